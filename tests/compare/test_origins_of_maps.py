@@ -64,6 +64,18 @@ def test_a_saved_map_judges_as_before_and_an_older_one_not_at_all(mapping, tmp_p
 def test_the_inverse_judges_the_other_way_round(mapping):
     assert judge(mapping.inverse(), NEW["text"][N:]).outcome == "good"
     assert judge(mapping.inverse(), OLD["text"][N:]).outcome == "bad"
+
+
+def test_rows_of_a_modality_that_a_side_is_not_known_by_are_not_called_another(tmp_path):
+    """The new images are unknown, so their likeness to new texts says nothing, and the inverse maps them as images."""
+    old, new = first(OLD), first(NEW)
+    mapping = congruence.fit(old["text"], new["text"], modality="text", means={"image": (old["image"], None)})
+    mapped = mapping.transform(OLD["image"][N:], modality="image")
+    for rows in (NEW["image"][N:], mapped):
+        assert judge(mapping.inverse(), rows, "image").outcome in ("unknown", "unlike")
+    assert judge(mapping.inverse(), OLD["image"][N:], "image").outcome == "bad"
+    np.save(tmp_path / "mapped.npy", mapped)
+    transform_file(mapping.inverse(), open_source(tmp_path / "mapped.npy"), tmp_path / "back.npy", modality="image")
     assert judge(mapping.for_modality("image"), OLD["image"][N:], "image").outcome == "good"
 
 

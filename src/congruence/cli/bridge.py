@@ -10,7 +10,7 @@ from congruence.cli._input import column, in_python, inverse_of, read, read_give
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
 from congruence.cli._output import NEW_OLD, by_side, check_out, number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
-from congruence.cli._sides import placed, refuse_same
+from congruence.cli._sides import check_sides, placed, refuse_same
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
 
@@ -108,8 +108,7 @@ def evaluate(
         bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
     new_queries, rows = read(queries, ids, modality=modality), read(index, ids)
     before = read_given(old_queries, ids, modality=modality)
-    placed((index, queries), (rows, new_queries))
-    placed((old_queries, queries), (before, new_queries))
+    check_sides(placed((index, queries), (rows, new_queries)), placed((old_queries, queries), (before, new_queries)))
     judgments: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
     if classes is not None:
         judgments["labels"] = tuple(column(spec, "--labels") for spec in classes)

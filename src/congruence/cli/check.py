@@ -220,16 +220,20 @@ def _write(out: str, certificate: Certificate, mapping: Map, *, force: bool) -> 
 
 def _next(certificate: Certificate, old: str, new: str | None, out: str, store: str | None) -> str | None:
     """Return the command that the verdict leads to; None if there is nothing to do."""
-    files, verdict = [old, new or "NEW"], certificate.verdict
+    files, verdict = ["OLD", "NEW"] if new is None else [old, new], certificate.verdict
+    # Anchors are chosen among rows that are not encoded by both models yet: those of the store, not of OLD.
+    stored, wanted = store if store and os.path.exists(store) else "STORE", certificate.n_anchors + (verdict.more or 0)
     words = {
         "map": ["migrate", store or "URL", "run", "--from", out],
         "progressive": ["migrate", store or "URL", "run", "--from", out],
         "queries": ["fit", *files[::-1], "-o", f"{out}-back"],
-        "collect": ["lab", "anchors", old, "-n", str(certificate.n_anchors + (verdict.more or 0)), "-o", "chosen.txt"],
+        "collect": ["lab", "anchors", stored, "-n", str(wanted), "-o", "chosen.txt"],
         "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
     }.get(verdict.action)
     if certificate.pairing["state"] == "shifted":
         words = ["fit", *files, "--set", "realign=step", "-o", "map"]
+    elif certificate.pairing["state"] == "not paired":
+        words = ["check", *files, "--ids", "OLD-IDS,NEW-IDS", "-o", out, "--force"]
     return None if words is None else shlex.join(["congruence", *words])
 
 

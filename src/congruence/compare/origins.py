@@ -376,6 +376,9 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
         # Rows of new content may be more likely under a similar model, but they are unusual there.
         usual = 2 * kinds[most].unusual(theirs) <= len(theirs)
         if usual and (sure or wrong >= 0.9 * len(rows)):
+            if modality and modality not in own and most in own.values():  # of this model, in what it is not known by
+                words = f"{found}; the map keeps no description of {modality} rows of this model"
+                return Judgement("unknown", shares, modality, words)
             return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
     chosen = max(right, key=lambda name: right[name], default=expected[0] if expected else "")
     clear = 2 * total >= len(rows) and not counted(total - right.get(chosen, 0)) and not counted(wrong)

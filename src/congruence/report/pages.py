@@ -25,14 +25,13 @@ _NEXT = {
     ),
     "queries": (
         "passes",
-        "fit the map ({fit}), leave the store as it is, and map each query of the new model to the old model's "
-        "space.",
+        "fit the map ({fit}), leave the store as it is, and map each query of the new model to the old model's space.",
     ),
     "progressive": (
         "passes",
         "fit the map ({fit}), and run congruence migrate with it, then reembed with --share {share}.",
     ),
-    "collect": ("partial", "encode more items with both models, and certify again."),
+    "collect": ("partial", "encode more items with both models, and check again."),
     "re-embed": ("fails", "encode the store again with the new model."),
     "keep": ("", "leave store and queries as they are."),
 }

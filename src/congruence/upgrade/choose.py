@@ -257,9 +257,9 @@ def choose_map(
         raise ParameterError(
             f"Got {foreign[0]}=… for `method='auto'`, a rotation.", f"Pass a `method=…`, or leave out `{foreign[0]}=…`."
         )
-    for side, rows in (("source", X), ("target", Y)):
+    for side, rows in (("old", X), ("new", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
-            raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
+            raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass pairs that differ.")
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     if fixed:
         check_choice(fixed.get("shrinkage", "auto"), SHRINKAGES, "shrinkage")

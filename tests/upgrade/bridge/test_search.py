@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from bridge_data import two_models, unit
 
-from congruence import Bridge, Embeddings, OrthogonalMap
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence import Bridge, Embeddings, OrthogonalMap, Space, fit
+from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.metrics import class_retrieval
 
 NEW, OLD = two_models(260, 8, 12, noise=0.1, random_state=1)
@@ -146,3 +146,24 @@ def test_what_a_search_cannot_be_is_refused():
     ):
         with pytest.raises(error, match=says):
             BRIDGE.search(QUERIES, lambda v, n, found=found: found, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "error"), [("b", DirectionError), ("c", SpaceMismatchError), ("a", None), (None, None)]
+)
+def test_an_index_of_another_model_than_the_old_one_is_refused(model, error):
+    named = (Embeddings(rows, space=Space(name)) for rows, name in ((ITEMS, "b"), (INDEX, "a")))
+    bridge = Bridge(fit(*named, check=False))
+    index = Embeddings(INDEX, ids=np.arange(len(INDEX)), space=Space(model))
+    asked = Embeddings(QUERIES, ids=np.arange(len(QUERIES)))
+    calls = (
+        lambda: bridge.search(QUERIES, index),
+        lambda: bridge.evaluate(asked, index),
+        lambda: bridge.fit_thresholds(asked, Embeddings(INDEX[: len(QUERIES)], ids=asked.ids), index),
+    )
+    for call in calls:
+        if error is None:
+            call()
+        else:
+            with pytest.raises(error, match="expected those of 'a'"):
+                call()

@@ -2,12 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from certify_data import sides
 
 import congruence
+from congruence.cli.check import _next as next_command
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
@@ -187,3 +189,22 @@ def test_text_queries_of_other_items(folder, tmp_path, run):
     assert data["task"] == "graded_text_overlap@10"
     assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
     run(*images, *texts[2:], *QUICK).refused("--queries too")
+
+
+def test_the_next_command_of_each_verdict_can_be_typed(folder, tmp_path, run):
+    """Files that are not paired are paired by their ids; more anchors come from the store, not from those in use."""
+    names = ["old.npy", "new.npy"]
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(200, 24))
+    np.save(tmp_path / names[0], old)
+    np.save(tmp_path / names[1], (old @ np.linalg.qr(rng.normal(size=(24, 24)))[0])[rng.permutation(200)])
+    found = json.loads(run(*names, "-o", "c", "--json", *QUICK).out)
+    assert found["verdict"]["headline"] == "collect 200 anchors again"
+    assert found["next"] == "congruence check old.npy new.npy --ids OLD-IDS,NEW-IDS -o c --force"
+    certificate = SimpleNamespace(
+        verdict=SimpleNamespace(action="collect", more=40), n_anchors=160, pairing={"state": "paired"}
+    )
+    (tmp_path / "s.lance").touch()
+    for store, named in ((None, "STORE"), ("postgresql://h/d", "STORE"), ("s.lance", "s.lance")):
+        said = next_command(certificate, *names, "c", store)
+        assert said == f"congruence lab anchors {named} -n 200 -o chosen.txt"

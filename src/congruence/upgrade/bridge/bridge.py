@@ -41,7 +41,7 @@ from congruence.evaluation.judgments import expected_scores, judge, ranked_score
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
-from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, is_plain, rerank_rows
+from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, is_plain, rerank_rows, rows_of_index
 
 if TYPE_CHECKING:
     import torch
@@ -285,7 +285,8 @@ class Bridge:
             metric=metric,
             hubness=hubness,
             bank=None if bank is None else np.asarray(self.transform(bank, modality)),
-            source_dim=self.map.n_features_in_,
+            own=self.target,
+            other=self.source,
         )
         result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
         if rerank is not None:
@@ -333,7 +334,7 @@ class Bridge:
             check_positive(k, "at", integer=True)
         if not at:
             raise ParameterError("No cutoff in `at=…`.", "Pass `at=(1, 10)`.")
-        asked, rows = as_embeddings(queries, "queries"), as_embeddings(index, "index")
+        asked, rows = as_embeddings(queries, "queries"), rows_of_index(index, self.target, self.source)
         judgments = judge(asked, rows, qrels=qrels, labels=labels)
         notes, kept = list(judgments.notes), np.flatnonzero(judgments.judged)
         old = new = None
@@ -427,7 +428,7 @@ class Bridge:
         named = ours.has_ids and theirs.has_ids
         if not named:
             check_same_rows(len(ours), len(theirs), "queries", "queries_old")
-        rows = as_embeddings(index, "index")
+        rows = rows_of_index(index, self.target, self.source)
         for side, name in ((theirs, "queries_old"), (rows, "index")):
             check_width(side.dim, self.map.d_out, f"the map's output, as compared with {name},")
         if labels is not None and named:

@@ -89,7 +89,7 @@ def search_mixed(
     found = []
     for part, reference in zip((new_part, old_part), (background or (None, None))[::-1], strict=True):
         if not part.empty:
-            scores, ids = find(part.queries, part.index, k, source_dim=rows.shape[1])
+            scores, ids = find(part.queries, part.index, k)
             if merge == "standardize":
                 mean, sd = part.scale(reference, rng)
                 scores = (scores - mean) / sd

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -14,14 +14,15 @@ from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import RowsLike, Tensor
 from congruence._utils.validation import as_matrix, check_choice
-from congruence.embeddings import Embeddings, as_embeddings
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.embeddings import Embeddings, Space, as_embeddings
+from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.metrics.search import NEIGHBORS, exact_similarity, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
+_ANY = Space()  # of an unnamed model
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
@@ -71,23 +72,41 @@ def find(
     metric: str = "cosine",
     hubness: str | Hubness | None = None,
     bank: np.ndarray | None = None,
-    source_dim: int | None = None,
+    own: Space = _ANY,
+    other: Space = _ANY,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores, largest first, and ids, (m, n), of the n rows of an index nearest to bridged queries."""
+    """Return scores, largest first, and ids, (m, n), of the n rows of an index nearest to bridged queries.
+
+    ``own`` is the space of the index and ``other`` that of the queries before the map.
+    """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or hubness is not None or bank is not None:
             problem = "A search index takes no metric, hubness or bank."
             raise ParameterError(problem, "Pass its vectors, or leave these out.")
         return _search_index(vectors, index, n)
-    rows = as_embeddings(index, "index")
-    if rows.dim != vectors.shape[1]:
-        whose = ", that of the queries' model" if rows.dim == source_dim else ""
-        problem = f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}."
-        raise ShapeError(problem, "Pass the old model's.")
+    rows = rows_of_index(index, replace(own, dim=vectors.shape[1]), other)
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, as_hubness(hubness), bank)
     return scores, rows.ids[place] if rows.has_ids else place
+
+
+def rows_of_index(index: Any, own: Space, other: Space) -> Embeddings:
+    """Return the rows of an index. Raises ShapeError or SpaceMismatchError, as DirectionError if they are of the model
+    of the queries, unless they are of the model that the map leads to.
+    """
+    rows = as_embeddings(index, "index")
+    if rows.dim != own.dim:
+        whose = ", that of the queries' model" if rows.dim == other.dim else ""
+        problem = f"The index has width {rows.dim}{whose}; the old model has {own.dim}."
+        raise ShapeError(problem, "Pass the old model's.")
+    model = rows.space.model  # the width alone shows nothing if both models have the same
+    if model and own.model and model != own.model:
+        problem = f"The index has vectors of {model!r}; expected those of {own.model!r}."
+        if model == other.model:
+            raise DirectionError(problem, "Queries of this model search it without a map.")
+        raise SpaceMismatchError(problem, "Pass vectors of that model, or use a map fitted on this one.")
+    return rows
 
 
 def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

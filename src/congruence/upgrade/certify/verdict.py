@@ -151,7 +151,7 @@ def judge(
 ) -> Verdict:
     """Apply the rule, and count in what share of draws it recommends each action."""
     if pairing.decided and not pairing.looks_paired:
-        advice = "Check that both files list the same items in the same order, or pass ids."
+        advice = "Check that both files list the same items in the same order, or pair them by id."
         headline, reason = f"collect {curve.n} anchors again", f"{pairing.sentence} {advice}"
         return Verdict("collect", curve.n, headline, reason, {"collect": 1.0})
 
