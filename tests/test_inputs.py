@@ -111,6 +111,14 @@ def test_every_form_of_vectors_is_the_same_matrix(form):
         np.testing.assert_allclose(out, expected.transform(X), atol=1e-5)
 
 
+def test_evaluate_and_similarity_take_them_too():
+    mapping, forms = congruence.fit(X, Y), ((X, Y), (list(torch.tensor(X)), fixed(Y)))
+    scores = [[row.after for row in congruence.evaluate(mapping, *pair).rows] for pair in forms]
+    assert scores[0] == pytest.approx(scores[1])
+    values = [congruence.compare_spaces(*pair, ["cca"], permutations=3, halves=2)[0].value for pair in forms]
+    assert values[0] == pytest.approx(values[1])
+
+
 def test_certify_takes_them_too():
     expected = congruence.certify({"other": Embeddings(X)}, {"other": Embeddings(Y)})
     assert congruence.certify(list(torch.tensor(X)), fixed(Y)).to_dict() == expected.to_dict()

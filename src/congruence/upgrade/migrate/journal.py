@@ -41,7 +41,13 @@ SEEN = {
 }
 
 #: The step to which other steps are refused, by state.
-FIRST = dict(zip(SEEN, ("run", "verify", "switch", "rollback", "verify"), strict=False))
+FIRST = {
+    "filling": "run",
+    "filled": "verify",
+    "verified": "switch",
+    "switched": "rollback",
+    "rolled back": "verify",
+}
 
 DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
@@ -186,7 +192,7 @@ class Journal:
             self.state = "rolled back"
             self.log("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":
-            if [event["what"] for event in self.events[-1:]] != [DROPPING]:
+            if not self.events or self.events[-1]["what"] != DROPPING:
                 raise MigrationError(
                     f"{self.place} has neither the old nor the new vectors of this migration: it was created again, "
                     "restored, or changed by another program.",
