@@ -211,3 +211,20 @@ def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
     with pytest.warns(DegenerateWarning):
         few = congruence.fit(A[:4], B[:4])
     assert few._repr_html_().count("<rect") == 1
+
+
+def test_arguments_of_the_wrong_kind_are_named(tmp_path):
+    """A path where vectors belong, vectors where a path belongs, and a map and a file exchanged."""
+    np.save(tmp_path / "old.npy", A)
+    mapping = congruence.fit(A, B, check=False)
+    for call, words in (
+        (lambda: congruence.read_embeddings(A), "Got ndarray for a path"),
+        (lambda: congruence.transform_file(mapping, A, tmp_path / "out.npy"), "Got ndarray for a path"),
+        (lambda: congruence.transform_file(tmp_path / "old.npy", mapping, tmp_path / "out.npy"), "for the map"),
+    ):
+        with pytest.raises(congruence.errors.InputError, match=words):
+            call()
+    congruence.transform_file(mapping, tmp_path / "old.npy", tmp_path / "out.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), mapping.transform(A), atol=1e-6)
+    (one,) = congruence.compare_spaces(A, B, "linear_cka", permutations=9)
+    assert one.metric == "linear_cka"

@@ -89,7 +89,7 @@ class Similarities(list[Similarity]):
 def compare_spaces(
     X: RowsLike,
     Y: RowsLike,
-    metrics: Sequence[str] = DEFAULT,
+    metrics: str | Sequence[str] = DEFAULT,
     *,
     permutations: int = 200,
     halves: int = 20,
@@ -103,7 +103,7 @@ def compare_spaces(
     ----------
     X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
         Paired by ids or a pandas index, else by row.
-    metrics : sequence of str
+    metrics : str or sequence of str
         Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     permutations, halves : int, default=200 and 20
         Numbers of random re-pairings, the same ones for every metric, and of random halves of the rows, for the
@@ -197,8 +197,10 @@ def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> floa
     return float(fit_cca(sides[0][half], sides[1][half], reduce=None).score(sides[0][other], sides[1][other]))
 
 
-def check_metrics(metrics: Sequence[str]) -> list[str]:
-    """Return the names of metrics, each once."""
+def check_metrics(metrics: str | Sequence[str]) -> list[str]:
+    """Return the names of metrics, each once; one name stands for itself."""
+    if isinstance(metrics, str):
+        return [metrics]
     if not metrics:
         raise ParameterError("Got no metric that compares two spaces.", f"Pass one of {', '.join(BETWEEN_SPACES)}.")
     return list(dict.fromkeys(metrics))

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.errors import ParameterError
+from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -101,6 +101,9 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     The key begins after the first colon that follows an existing path or a name with a known suffix, so that keys may
     contain slashes and colons, as in HDF5.
     """
+    if not isinstance(spec, str | os.PathLike):
+        problem = f"Got {type(spec).__name__} for a path; expected the path of a file of vectors."
+        raise InputError(problem, "Vectors in memory need no reading: pass them as they are.")
     text = str(spec)
     if os.path.exists(text):  # Path.exists raises if a key makes the name too long
         return text, None

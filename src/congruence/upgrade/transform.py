@@ -24,7 +24,7 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows
 from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ModalityError, ParameterError
-from congruence.io import Source, check_output_place, open_sink, store_as
+from congruence.io import Source, check_output_place, open_sink, open_source, store_as
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
 from congruence.io.tables import TableLayout, TableRows
@@ -207,7 +207,7 @@ class TransformReport(JobReport):
 
 def transform_file(
     mapping: Map,
-    source: Source | DataSet,
+    source: str | Path | Source | DataSet,
     output: str | Path,
     *,
     modality: str | None = None,
@@ -233,8 +233,8 @@ def transform_file(
     ----------
     mapping : Map
         A fitted map; to map back, pass its ``inverse()``.
-    source : Source or DataSet
-        See ``congruence.io.open_source`` and ``congruence.engines.open_dataset``.
+    source : path-like, Source or DataSet
+        See ``congruence.io.open_source``, which opens a path, and ``congruence.engines.open_dataset``.
     output : path-like
         The suffix determines the format (``congruence.io.FORMATS``). Never the source itself. For a data set: a folder
         of Parquet files, or a ``.lance`` data set; a path or a URL.
@@ -266,6 +266,10 @@ def transform_file(
         If the source or a vector is damaged or invalid; no partial output is left, but finished fragments are kept.
     """
     started = time.perf_counter()
+    if not isinstance(mapping, Map):
+        problem = f"Got {type(mapping).__name__} for the map, which comes first; expected a fitted map."
+        raise InputError(problem, "Read a saved one with `congruence.load(path)`.")
+    source = source if isinstance(source, Source | DataSet) else open_source(source)
     name = source.place.shown if isinstance(source, DataSet) else source.path
     if not isinstance(source, DataSet):
         check_output_place(source, output)
