@@ -30,7 +30,7 @@ def test_the_hub_reads_library_tags_and_the_scores_of_held_out_pairs(tmp_path):
     assert set(results) == set(data.metrics) == {"recall_at_1", "recall_at_10", "cosine_similarity"}
     assert results["recall_at_1"].metric_value == pytest.approx(mapping.scores_["held_out_retrieval_at_1"], abs=1e-4)
     assert results["recall_at_1"].metric_name == "recall at 1 (chance: 0.033)"
-    assert results["cosine_similarity"].metric_name.startswith("cosine (every row at the target's mean: ")
+    assert results["cosine_similarity"].metric_name.startswith("cosine (every row at the new model's mean: ")
     assert results["recall_at_1"].dataset_name == "30 pairs that the fit did not see"
     assert repocard.model_index_to_eval_results(repocard.eval_results_to_model_index("m", data.eval_results))
 
