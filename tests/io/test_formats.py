@@ -1,5 +1,6 @@
 """The table of formats: each entry agrees with its reader and writer."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,17 @@ import pytest
 from congruence import OrthogonalMap
 from congruence.embeddings import Embeddings
 from congruence.errors import OutputExistsError, ParameterError
-from congruence.io import find_format, find_sink, formats, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.io import (
+    contents,
+    find_format,
+    find_sink,
+    formats,
+    matrices,
+    open_sink,
+    open_source,
+    parse_spec,
+    suffixes,
+)
 from congruence.io.tables import MemoryTable
 from congruence.upgrade.transform import transform_file
 
@@ -47,6 +58,26 @@ def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
         assert open_source(path, ids="ids").has_ids
     # A reader that does not stream holds its rows.
     assert isinstance(vars(source).get("table"), MemoryTable) == (not one.streams)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in suffixes() if suffix])
+def test_inspect_lists_what_a_file_holds(suffix, tmp_path, here):
+    path = written(tmp_path, suffix)
+    key = find_format(path).key if find_format(path).shapes else None
+    held = json.loads(here("inspect", str(path), "--json").ends(0).out)
+    assert "30 × 4" in held.values()
+    assert "30 × 4" in here("inspect", str(path)).ends(0).out
+    if key is not None:  # an exact name, or the beginning of several; a wrong one lists all
+        name = next(name for name, shape in held.items() if shape == "30 × 4")
+        assert contents(f"{path}:{name}") == {name: "30 × 4"} == contents(f"{path}:{name[:3]}")
+        assert name in here("inspect", f"{path}:nonsense").ends(2).err
+
+
+def test_an_exact_name_comes_before_the_names_that_begin_with_it(tmp_path):
+    np.savez(tmp_path / "a.npz", layer=np.eye(3), layer_1=np.eye(4))
+    assert contents(f"{tmp_path}/a.npz:layer") == {"layer": "3 × 3"}
+    assert [*contents(f"{tmp_path}/a.npz:lay")] == ["layer", "layer_1"]
+    assert open_source(f"{tmp_path}/a.npz:layer").n == 3
 
 
 @pytest.mark.parametrize("suffix", suffixes())

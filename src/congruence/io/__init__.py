@@ -37,7 +37,7 @@ from congruence.io.formats import (
     parse_spec,
     suffixes,
 )
-from congruence.io.reading import missing_file, natural
+from congruence.io.reading import missing_file, missing_key, natural
 from congruence.io.rows import POOL, StreamedRows
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ __all__ = [
     "Source",
     "StreamedRows",
     "check_output_place",
+    "contents",
     "find_format",
     "find_sink",
     "matrices",
@@ -247,6 +248,28 @@ def matrices(spec: str | Path) -> dict[str, str]:
         wanted = "" if pattern is None else f" that matches {pattern!r}"
         raise ParameterError(f"Got no matrix{wanted} in {path}, which holds {listed}.", "Pass another key or file.")
     return {key: found[key] for key in sorted(found, key=natural)}
+
+
+def contents(spec: str | Path) -> dict[str, str]:
+    """Return the shapes of the arrays and columns in a file by key; ``vectors`` where a file holds one without a key.
+
+    With ``file:key``, only those of this name, else of this beginning; an error lists the candidates if there are none.
+    """
+    path, key = parse_spec(spec)
+    kind = find_format(path, "what it holds")
+    if not Path(path).exists():
+        raise missing_file(path)
+    if kind.shapes is None:
+        source = kind(path, key)  # type: ignore[call-arg]
+        others = [f.name for one in source.columns for f in one.schema if f.name != one.vector]
+        return {"vectors": f"{source.n} × {source.dim}", **dict.fromkeys(others, str(source.n))}
+    shapes = kind.shapes(path)
+    if key is not None:
+        found = [key] if key in shapes else [name for name in shapes if name.startswith(key)]
+        if not found:
+            raise missing_key(key, path, shapes)
+        shapes = {name: shapes[name] for name in found}
+    return {name: " × ".join("lists" if k < 0 else str(k) for k in shape) for name, shape in shapes.items()}
 
 
 def read_column(spec: str | Path) -> np.ndarray:

@@ -275,9 +275,10 @@ class TableSource(Source):
 
     @classmethod
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a table's columns by name; lists of any length count as matrices."""
+        """Return the shapes of a table's columns by name; lists of any length count as matrices, of width -1."""
         table = cls.table_class(path)
-        return {f.name: (table.n, -1) if is_list(f.type) else (table.n,) for f in table.schema}
+        widths = {f.name: (getattr(f.type, "list_size", -1),) if is_list(f.type) else () for f in table.schema}
+        return {name: (table.n, *width) for name, width in widths.items()}
 
     @classmethod
     def read_column(cls, path: str, key: str | None) -> pa.ChunkedArray:
