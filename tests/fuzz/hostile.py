@@ -190,9 +190,36 @@ def write_jsonl(rng: random.Random, path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)) + rng.choice(("", "\n", "\n\n", "\n[]\n", "\n3\n")))
 
 
+def write_vecs(rng: random.Random, path: Path) -> None:
+    """Write rows with their widths, which are wrong at times."""
+    kind = {"f": "<f4", "b": "u1", "i": "<i4"}[path.suffix[1]]
+    rows = []
+    for _ in range(rng.choice((0, 1, 7))):
+        width = np.array(rng.choice((4, 4, 4, 4, 4, 4, 3, 0, -1, 2**31 - 1)), "<i4")
+        rows.append(width.tobytes() + numbers(rng, (4,), "f4").astype(kind).tobytes())
+    path.write_bytes(b"".join(rows))
+
+
+def write_words(rng: random.Random, path: Path) -> None:
+    """Write words and their numbers, of which some are wrong."""
+    n, binary = rng.choice((0, 1, 7)), path.suffix == ".bin"
+    lines = [rng.choice((f"{n} 4", f"{n} 4", f"{n + 1} 4", f"{n} 5", "9" * 30 + " 4", "4", ""))] if binary else []
+    lines += [f"{n} 4"] if not binary and rng.random() < 0.5 else []
+    data = "".join(f"{line}\n" for line in lines).encode()
+    for name in names(rng, n):
+        row = numbers(rng, (4,), "f4")
+        cells = [str(x) for x in row] + rng.choice(([], [], [], [], ["1"], ["x"], ["1_0"], ["+1"]))
+        data += (
+            f"{name} ".encode() + (row.tobytes() if binary else " ".join(cells).encode()) + rng.choice((b"\n", b" \n"))
+        )
+    path.write_bytes(data)
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
     **{".arrow": write_arrow, ".feather": write_arrow, ".csv": write_csv, ".jsonl": write_jsonl},
+    **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
+    **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
     **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
 }

@@ -117,7 +117,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     if kind.names_ids:
         return ids
     if kind.key is None or kind.read_column is None:
-        problem = f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array."
+        problem = f"Got `ids={ids!r}` for {path}; expected a file that exists, since it holds one array."
         raise ParameterError(problem, "Pass `ids=…` with the path of a file of ids.")
     from congruence.io.ids import column_ids
 
@@ -166,6 +166,11 @@ def open_sink(
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
+    if dtype.itemsize > np.dtype(kind.widest).itemsize:
+        known = np.dtype(kind.widest)
+        raise DtypeError(f"Got dtype {dtype} for {path}, which holds {known}.", f"Pass `dtype='{known}'`.")
+    if kind.needs_ids and not has_ids:
+        raise IdError(f"Got no ids for {path}, in which each row has a word.", "Pass ids, or choose .npy.")
     if column_out is not None and not kind.keeps_columns:
         known = [name for name in suffixes(lambda one: one.sink is not None and one.sink.keeps_columns) if name]
         named = list({find_format(f"x{suffix}"): suffix for suffix in reversed(known)}.values())[::-1]
@@ -230,7 +235,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
     path, pattern = parse_spec(spec)
     shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
-        kinds = set(suffixes()) - {""}
+        kinds = set(suffixes()) - {"", ".txt", ".bin"}  # which are the suffixes of many other files
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}

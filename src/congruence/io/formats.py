@@ -30,9 +30,14 @@ FORMATS: dict[str, str] = {
     ".jsonl": "congruence.io.text:JsonlSource",
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
+    ".fvecs": "congruence.io.vecs:FvecsSource",
+    ".bvecs": "congruence.io.vecs:VecsSource",
+    ".ivecs": "congruence.io.vecs:VecsSource",
+    ".vec": "congruence.io.words:VecSource",
+    ".bin": "congruence.io.words:BinSource",
     ".lance": "congruence.io.lance:LanceSource",
     "": "congruence.io.folder:FolderSource",
-    ".txt": "congruence.io.text:TxtSource",
+    ".txt": "congruence.io.words:TxtSource",
 }
 
 
@@ -50,8 +55,8 @@ def _load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def suffixes(where: Callable[[type[Source]], bool] = lambda one: one.has_vectors) -> list[str]:
-    """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors."""
+def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str]:
+    """List the suffixes of the formats that satisfy a condition."""
     return [suffix for suffix, place in (FORMATS | _installed()).items() if where(_load(FORMATS.get(suffix, place)))]
 
 
@@ -61,7 +66,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def find_format(
-    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda one: one.has_vectors
+    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda _: True
 ) -> type[Source]:
     """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 

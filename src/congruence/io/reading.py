@@ -116,6 +116,13 @@ def missing_key(
     return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}.", "Pass one of these.")
 
 
+def refuse_key(key: str | None, path: str | Path) -> None:
+    """Check that no key was given for a file that holds one array."""
+    if key is not None:
+        problem = f"Got key {key!r} for {path}; expected none, since it holds one array."
+        raise ParameterError(problem, "Pass the path alone.")
+
+
 def choose(key: str | None, found: Mapping[str, tuple[int, ...]], path: str | Path, what: str = "key") -> str:
     """Return the key to read among the shapes found: the requested one, or the only matrix."""
     if key is not None:

@@ -1,4 +1,4 @@
-"""``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in memory."""
+"""``.csv`` and ``.jsonl``, for small data edited by hand; both in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.io._base import Source, read_sidecar
+from congruence.io._base import read_sidecar
 from congruence.io.ids import arrow_ids
 from congruence.io.reading import missing_key, reading
 from congruence.io.tables import Columns, MemoryTable, TableRows, TableSink, TableSource, is_list, list_array
@@ -31,7 +31,7 @@ _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
 
 #: Stricter than ``float``, which also accepts underscores, for example.
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 # ------------------------------------------------------------------ lines
@@ -243,7 +243,7 @@ class CsvSource(TableSource):
         cells = tuple(header[j] for j in wanted)
         _check_header(cells, path)
         for number, line in lines:
-            bad = next((j for j in wanted if not _NUMBER.fullmatch(line[j])), None)
+            bad = next((j for j in wanted if not NUMBER.fullmatch(line[j])), None)
             if bad is not None:
                 raise DtypeError(
                     f"Got {short(line[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
@@ -279,7 +279,7 @@ def _check_header(cells: Sequence[str], path: str | Path) -> None:
         fix = "Save the file with index=False, or name the vector columns' common prefix as path:prefix."
         raise ParameterError(f"Got a column without a name in {path} (pandas writes its index without one).", fix)
     # pandas names columns without names 0, 1, 2, …
-    if all(map(_NUMBER.fullmatch, cells)) and list(cells) != [str(j) for j in range(len(cells))]:
+    if all(map(NUMBER.fullmatch, cells)) and list(cells) != [str(j) for j in range(len(cells))]:
         problem = f"Got numbers in the first line of {path}; expected a header with column names."
         raise ParameterError(problem, "Add a header line; otherwise the first vector would be lost.")
 
@@ -358,20 +358,3 @@ class JsonlSource(TableSource):
         for ids, block, _ in super()._scan(after, batch, table=False):
             yield ids, block, self._records[after : after + len(block)]
             after += len(block)
-
-
-class TxtSource(Source):
-    """A ``.txt`` file, which holds labels alone, one per line."""
-
-    has_vectors = False
-
-    @classmethod
-    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
-        """Read the lines as an object array of str."""
-        if key is not None:
-            problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
-            raise ParameterError(problem, "Pass the path alone.")
-        with reading(path, UnicodeDecodeError):
-            text = Path(path).read_text(encoding="utf-8-sig")
-        # Not splitlines(), which would also break at form feeds and Unicode's separators.
-        return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)

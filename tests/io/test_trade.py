@@ -1,0 +1,165 @@
+"""Files as other tools of this trade write them: read right, listed, and refused in a sentence when damaged."""
+
+import numpy as np
+import pytest
+from written import write
+
+from congruence import OrthogonalMap, Space, errors
+from congruence.io import contents, open_source, read_embeddings
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((40, 6)).astype(np.float32)
+IDS = [f"i{k}" for k in range(40)]
+
+
+@pytest.fixture
+def refused(here, tmp_path):
+    """Return a function that checks that commands refuse a file in one line with certain words, and write nothing."""
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+
+    def check(spec, words, commands=("inspect {}", "transform map {} -o out.npy")):
+        for command in commands:
+            done = here(*(str(spec) if word == "{}" else word for word in command.split())).ends(2)
+            assert words in done.err
+            assert len(done.err.strip().splitlines()) == 1
+        assert not (tmp_path / "out.npy").exists()
+
+    return check
+
+
+# ------------------------------------------------------------------ .fvecs, .bvecs, .ivecs
+
+
+def vecs(path, rows, kind):
+    widths = np.full((len(rows), 1), rows.shape[1], "<i4")
+    path.write_bytes(b"".join(w.tobytes() + row.tobytes() for w, row in zip(widths, rows.astype(kind), strict=True)))
+    return path
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".fvecs", "<f4"), (".bvecs", "u1"), (".ivecs", "<i4")])
+def test_vecs(suffix, kind, tmp_path, refused):
+    rows = X if kind == "<f4" else RNG.integers(1, 255, (40, 6))
+    path = vecs(tmp_path / f"v{suffix}", rows, kind)
+    source = open_source(path)
+    assert (source.n, source.dim) == (40, 6)
+    np.testing.assert_array_equal(source.read().vectors, rows)
+    np.testing.assert_array_equal(np.concatenate([b for _, b in source.scan(7, 5)]), rows[7:])
+    np.testing.assert_array_equal(source.take([39, 3, 4])[1], rows[[39, 3, 4]])
+    assert contents(path) == {"vectors": "40 × 6"}
+    path.write_bytes(path.read_bytes()[:-1])
+    refused(path, "first row has width 6")
+    path.write_bytes(b"\xff\xff\xff\x7f")
+    refused(path, "first row has width 2147483647")
+    vecs(path, rows, kind)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 40] = 5
+    path.write_bytes(data)
+    with pytest.raises(errors.CorruptFileError, match="rows of 6 and of 5 numbers"):
+        read_embeddings(path)
+
+
+# ------------------------------------------------------------------ word vectors
+
+WORDS = [*(f"wort{k}ü" for k in range(37)), "</s>", "7", "\u00a0"]
+
+
+def text_of(words, rows, head=True, end="\n"):
+    lines = [f"{len(rows)} {rows.shape[1]}"] * head
+    return end.join([*lines, *(f"{word} {' '.join(map(str, row))}" for word, row in zip(words, rows, strict=True)), ""])
+
+
+@pytest.mark.parametrize("suffix", [".vec", ".txt"])
+@pytest.mark.parametrize(("head", "end"), [(True, "\n"), (False, "\n"), (True, " \n"), (False, "\r\n")])
+def test_text_of_word_vectors(suffix, head, end, tmp_path):
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(text_of(WORDS, X, head, end).encode())
+    source = open_source(path)
+    assert (source.n, source.dim, source.has_ids) == (40, 6, True)
+    found = source.read()
+    np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
+    assert found.ids.tolist() == WORDS
+    ids, rows = source.take([39, 3])
+    assert ids.to_pylist() == [WORDS[39], WORDS[3]]
+    np.testing.assert_array_equal(rows.astype(np.float32), X[[39, 3]])
+    assert np.concatenate([block for _, block in source.scan(7, 5)]).shape == (33, 6)
+    assert contents(path) == {"vectors": "40 × 6"}
+    assert not open_source(path, ids=False).has_ids
+
+
+def test_words_of_several_parts_and_of_one_dimension(tmp_path):
+    (tmp_path / "glove.txt").write_text("a 1 2\n. . . 3 4\n5 5 6\n")  # as in GloVe's 840B
+    assert read_embeddings(tmp_path / "glove.txt").ids.tolist() == ["a", ". . .", "5"]
+    (tmp_path / "one.vec").write_text("2 1\n7 3\nb 4\n")
+    assert read_embeddings(tmp_path / "one.vec").vectors.tolist() == [[3], [4]]
+    (tmp_path / "plus.vec").write_text("a +1 2e-3\n")
+    assert read_embeddings(tmp_path / "plus.vec").vectors.tolist() == [[1, 0.002]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Got 0 rows"),
+        ("names\nof items\n", "rows of 0 numbers"),
+        ("a 1 2\nb 1\n", "Got 1 numbers in row 1"),
+        ("a 1 2\nb 1 2 3\n", "Got 3 numbers in row 1"),
+        ("a 1 2\nb 1 x\n", "Got 'x' as a number"),
+        ("a 1 2\nb 1 1_0\n", "Got '1_0' as a number"),
+        ("3 2\na 1 2\nb 1 2\n", "2 of 3 rows"),
+        ("1 2\na 1 2\nb 1 2\n", "more than 1 rows"),
+        ("9999999999999999999999 2\na 1 2\n", "bytes for"),
+        ("a 1 nan\nb 1 2\n", "NaN"),
+    ],
+)
+def test_text_of_word_vectors_that_cannot_be(text, words, tmp_path, refused):
+    (tmp_path / "w.vec").write_text(text)
+    with pytest.raises(errors.CongruenceError, match=words):
+        read_embeddings(tmp_path / "w.vec")
+    refused(tmp_path / "w.vec", "error: ", ["transform map {} -o out.npy"])
+
+
+def test_damaged_words(tmp_path, refused):
+    (tmp_path / "w.vec").write_bytes(b"\xff\xfe 1 2\nb 1 2\n")
+    with pytest.raises(errors.CorruptFileError, match="UTF-8"):
+        read_embeddings(tmp_path / "w.vec")
+    (tmp_path / "w.vec").write_bytes(b"0" * 2**24)
+    refused(tmp_path / "w.vec", "a line of more than")
+
+
+def binary(words, rows, end=b"\n"):
+    body = [f"{word} ".encode() + row.tobytes() + end for word, row in zip(words, rows, strict=True)]
+    return f"{len(rows)} {rows.shape[1]}\n".encode() + b"".join(body)
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_binary_word_vectors(end, tmp_path, refused):
+    path, raw = tmp_path / "w.bin", binary(WORDS, X, end)
+    path.write_bytes(raw)
+    found = read_embeddings(path)
+    np.testing.assert_array_equal(found.vectors, X)
+    assert found.vectors.dtype == np.float32
+    assert found.ids.tolist() == WORDS
+    np.testing.assert_array_equal(np.concatenate([b for _, b in open_source(path).scan(7, 5)]), X[7:])
+    for keep in range(len(raw) - len(end) - 1):
+        path.write_bytes(raw[:keep])
+        with pytest.raises(errors.CorruptFileError):
+            read_embeddings(path)
+    path.write_bytes(raw + b"x")
+    refused(path, "goes on after 40 rows", ["transform map {} -o out.npy"])
+    path.write_bytes((793712314).to_bytes(4, "little") + bytes(99))
+    refused(path, "it is a fastText model")
+    path.write_bytes(b"1 6\n" + b"x" * 10**6)
+    refused(path, "has no word, in row 0", ["transform map {} -o out.npy"])
+
+
+@pytest.mark.parametrize("suffix", [".vec", ".bin"])
+def test_word_vectors_are_written(suffix, tmp_path, refused):
+    path = write(tmp_path / f"w{suffix}", X, WORDS, space=Space("a"))
+    found = read_embeddings(path)
+    np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
+    assert (found.ids.tolist(), found.space.model) == (WORDS, "a")
+    with pytest.raises(errors.IdError, match="Got no ids"):
+        write(path, X)
+    for bad in ("a\nb", " a", " ", "photo 3"):
+        with pytest.raises(errors.IdError, match="words have no"):
+            write(tmp_path / f"x{suffix}", X[:1], [bad])
+    assert not (tmp_path / f"x{suffix}").exists()
