@@ -176,8 +176,32 @@ def write_hdf5(rng: random.Random, path: Path) -> None:
 
 def write_csv(rng: random.Random, path: Path) -> None:
     head = rng.choice(("id,a,b", "id,v_0,v_1", "a,b,c", "id,id,a", ",a,b", "id", "id,a,a", "\ufeffid,a,b"))
-    cells = ("1", "2.5", "-0", "1e5", "nan", "inf", "", "x", '"a\nb"', "1e999", "=1", "１", "1_0", " 1", "True")
-    lines = [head] + [",".join([f"i{k}", *(rng.choice(cells) for _ in range(2))]) for k in range(rng.choice((0, 1, 7)))]
+    mark = rng.choice("\t\t,;") if path.suffix == ".tsv" else rng.choice(",,,;")
+    head = head.replace(",", mark)
+    cells = (
+        "[1, 2]",
+        "[1",
+        "[1,null]",
+        "1,5",
+        "1",
+        "2.5",
+        "-0",
+        "1e5",
+        "nan",
+        "inf",
+        "",
+        "x",
+        '"a\nb"',
+        "1e999",
+        "=1",
+        "１",
+        "1_0",
+        " 1",
+        "True",
+    )
+    lines = [head] + [
+        mark.join([f"i{k}", *(rng.choice(cells) for _ in range(2))]) for k in range(rng.choice((0, 1, 7)))
+    ]
     path.write_text(rng.choice(("\n", "\r\n", "\r")).join(lines), encoding=rng.choice(("utf-8", "utf-8", "utf-16")))
 
 
@@ -219,6 +243,7 @@ def write_words(rng: random.Random, path: Path) -> None:
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
     **{".arrow": write_arrow, ".feather": write_arrow, ".csv": write_csv, ".jsonl": write_jsonl},
+    **{".tsv": write_csv, ".ndjson": write_jsonl},
     **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
     **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},

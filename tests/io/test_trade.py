@@ -1,11 +1,16 @@
 """Files as other tools of this trade write them: read right, listed, and refused in a sentence when damaged."""
 
+import bz2
+import gzip
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from written import write
 
 from congruence import OrthogonalMap, Space, errors
-from congruence.io import contents, open_source, read_embeddings
+from congruence.io import contents, open_source, read_column, read_embeddings
+from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((40, 6)).astype(np.float32)
@@ -163,3 +168,106 @@ def test_word_vectors_are_written(suffix, tmp_path, refused):
         with pytest.raises(errors.IdError, match="words have no"):
             write(tmp_path / f"x{suffix}", X[:1], [bad])
     assert not (tmp_path / f"x{suffix}").exists()
+
+
+# ------------------------------------------------------------------ cells, and compressed text
+
+
+def cells_of(delimiter, point):
+    lines = [delimiter.join(["id", "note", *(f"v{j}" for j in range(6))])]
+    lines += [
+        delimiter.join([i, "a note", *(str(x).replace(".", point) for x in row)]) for i, row in zip(IDS, X, strict=True)
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "delimiter", "point"), [(".tsv", "\t", "."), (".csv", ";", ","), (".csv", ";", "."), (".tsv", "\t", ",")]
+)
+def test_cells_between_other_marks(suffix, delimiter, point, tmp_path):
+    path = tmp_path / f"v{suffix}"
+    path.write_text(cells_of(delimiter, point))
+    found = read_embeddings(f"{path}:v")
+    np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
+    assert found.ids.tolist() == IDS
+    assert set(contents(f"{path}:v")) == {"vectors", "id", "note"}
+    assert read_column(f"{path}:note").tolist() == ["a note"] * 40
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+    transform_file(
+        OrthogonalMap().fit(X, X[:, ::-1]), open_source(f"{path}:v"), tmp_path / f"o{suffix}", normalize=False
+    )
+    back = read_embeddings(f"{tmp_path}/o{suffix}:v")
+    np.testing.assert_allclose(back.vectors, X[:, ::-1], atol=1e-5)
+    mark = "\t" if suffix == ".tsv" else ","
+    assert (tmp_path / f"o{suffix}").read_text().splitlines()[0] == mark.join(
+        ["id", "note", *(f"v{j}" for j in range(6))]
+    )
+
+
+def test_lists_in_cells(tmp_path, refused):
+    path = tmp_path / "a.csv"
+    lines = [f'{i},"{row.tolist()}","[1, 2]",3' for i, row in zip(IDS, X, strict=True)]
+    path.write_text("\n".join(["id,embedding,embedding_small,size", *lines]))
+    found = read_embeddings(f"{path}:embedding")  # the exact name, though another one begins with it
+    np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
+    assert found.ids.tolist() == IDS
+    assert open_source(f"{path}:embedding_small").dim == 2
+    refused(path, "embedding_small")
+    path.write_text(
+        "\n".join(["id,embedding,note", *(f'{i},"{row.tolist()}",a' for i, row in zip(IDS, X, strict=True))])
+    )
+    assert open_source(path).dim == 6
+    for cell, words in (
+        ("[1, 2]", "Got 2 numbers in line 3"),
+        ("[1", "no list"),
+        ('"[1, null]"', "no list"),
+        ("x", "no list"),
+    ):
+        path.write_text(f'id,v\na,"[1, 2, 3]"\nb,{cell if cell[0] == chr(34) else chr(34) + cell + chr(34)}\n')
+        refused(path, words)
+
+
+PACK = {
+    ".gz": lambda raw: gzip.compress(raw),
+    ".bz2": bz2.compress,
+    ".zst": lambda raw: pa.compress(raw, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("inner", [".csv", ".tsv", ".jsonl", ".ndjson", ".vec", ".txt"])
+@pytest.mark.parametrize("outer", [*PACK])
+def test_compressed_text(inner, outer, tmp_path, refused):
+    plain = write(tmp_path / f"v{inner if inner != '.txt' else '.vec'}", X, IDS)
+    path = tmp_path / f"v{inner}{outer}"
+    packed = PACK[outer](plain.read_bytes())
+    path.write_bytes(packed)
+    found = read_embeddings(path)
+    np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
+    assert found.ids.tolist() == IDS
+    np.testing.assert_array_equal(
+        np.concatenate([b for _, b in open_source(path).scan(7, 5)]).astype(np.float32), X[7:]
+    )
+    for bad in (packed[: len(packed) // 2], packed[:3], b"not compressed", packed[:20] + b"\xff" * 9 + packed[29:]):
+        path.write_bytes(bad)
+        refused(path, "error: ", ["transform map {} -o out.npy"])
+    refused(plain, "nothing is compressed", [f"transform map {{}} -o out{inner}{outer}"])
+
+
+def test_names_in_compressed_text(tmp_path):
+    np.save(tmp_path / "v.npy", X)
+    (tmp_path / "names.txt.gz").write_bytes(gzip.compress("\n".join(IDS).encode()))
+    assert read_embeddings(tmp_path / "v.npy", ids=tmp_path / "names.txt.gz").ids.tolist() == IDS
+    with pytest.raises(errors.ParameterError, match="expected one of"):
+        open_source(tmp_path / "v.npy.gz")
+
+
+def test_a_bomb_of_text_is_given_up(tmp_path, monkeypatch):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,v\n" + b"a,1\n" * 2**19))
+    monkeypatch.setattr("congruence.io.reading._PORTION", 2**20)
+    monkeypatch.setattr("congruence._utils.memory._SMALL", 0)
+    monkeypatch.setattr("congruence._utils.memory.free_memory", lambda: 2**20)
+    with pytest.raises(errors.OutOfMemoryError, match="a.csv.gz"):
+        open_source(tmp_path / "a.csv.gz")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,v\n" + b"a" * 2**21))
+    with pytest.raises(errors.CorruptFileError, match="a line of more"):
+        open_source(tmp_path / "a.csv.gz")

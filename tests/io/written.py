@@ -12,7 +12,7 @@ KEEPS_IDS = [suffix for suffix in WRITTEN if find_sink(f"x{suffix}").keeps_ids]
 
 def as_held(suffix, dtype):
     """Return the type in which rows of a type come back from a format, or None if it cannot hold it."""
-    if suffix in (".csv", ".jsonl"):
+    if suffix in (".csv", ".tsv", ".jsonl", ".ndjson"):
         return np.float64
     widest = find_sink(f"x{suffix}").widest
     return dtype if widest == np.float64 else widest if np.dtype(dtype).itemsize <= 4 else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.errors import ParameterError
+from congruence.io.reading import CODECS
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -27,7 +28,9 @@ FORMATS: dict[str, str] = {
     ".arrow": "congruence.io.arrow:ArrowSource",
     ".feather": "congruence.io.arrow:ArrowSource",
     ".csv": "congruence.io.text:CsvSource",
+    ".tsv": "congruence.io.text:CsvSource",
     ".jsonl": "congruence.io.text:JsonlSource",
+    ".ndjson": "congruence.io.text:JsonlSource",
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
     ".fvecs": "congruence.io.vecs:FvecsSource",
@@ -39,6 +42,17 @@ FORMATS: dict[str, str] = {
     "": "congruence.io.folder:FolderSource",
     ".txt": "congruence.io.words:TxtSource",
 }
+
+
+#: The formats that may be compressed, since they are read as text from front to back.
+_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".vec", ".txt")
+
+
+def suffix_of(path: str | Path) -> str:
+    """Return the suffix that names a path's format: of ``a.csv.gz``, it is ``.csv``."""
+    name = Path(path)
+    inner = Path(name.stem).suffix.lower()
+    return inner if name.suffix.lower() in CODECS and inner in _TEXT else name.suffix.lower()
 
 
 @cache
@@ -72,7 +86,7 @@ def find_format(
 
     An existing folder is a folder of parts, whatever its name.
     """
-    suffix = "" if is_folder(path) else Path(path).suffix.lower()
+    suffix = "" if is_folder(path) else suffix_of(path)
     place = FORMATS.get(suffix) or _installed().get(suffix)
     one: type[Source] | None = None if place is None else _load(place)
     if one is None or not where(one):
@@ -84,6 +98,8 @@ def find_format(
 
 def find_sink(path: str | Path, what: str = "output") -> type[Sink]:
     """Return the class that writes files with a path's suffix."""
+    if Path(path).suffix.lower() in CODECS and suffix_of(path) in _TEXT:
+        raise ParameterError(f"Got {str(path)!r} for {what}, but nothing is compressed.", "Leave out the last suffix.")
     sink = find_format(path, what, lambda one: one.sink is not None).sink
     assert sink is not None
     return sink
@@ -96,7 +112,7 @@ def find_column_format(path: str | Path) -> type[Source]:
 
 def names_columns(path: str | Path) -> bool:
     """Return whether a path has the suffix of a format from which columns can be read."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     return suffix != "" and (suffix in FORMATS or suffix in _installed())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +19,16 @@ from congruence._utils.ids import MAX_ID_BYTES
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import Sink, Source, read_sidecar
 from congruence.io.ids import clean_ids
-from congruence.io.reading import check_all_rows, damaged, reading, refuse_key
+from congruence.io.reading import (
+    CODECS,
+    TEXT_DAMAGE,
+    check_all_rows,
+    damaged,
+    open_stream,
+    read_lines,
+    reading,
+    refuse_key,
+)
 from congruence.io.text import NUMBER
 
 if TYPE_CHECKING:
@@ -74,26 +84,28 @@ class BinarySink(WordsSink):
 class _Words(Source):
     """Rows that stand after their words, which are the ids."""
 
-    _start = 0  # of the first row
+    _head = 0  # lines before the first row
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         refuse_key(key, path)
         self.path, self.files = str(path), (Path(path),)
         self._ids = ids if isinstance(ids, pa.Array) else None
         self._id_column = "word" if ids is None else None
-        with reading(path), open(path, "rb") as stream:
-            self._read_head(stream, os.fstat(stream.fileno()).st_size)
+        compressed = Path(path).suffix.lower() in CODECS
+        with reading(path, *TEXT_DAMAGE), open_stream(path) as stream:
+            self._read_head(stream, sys.maxsize if compressed else os.path.getsize(path))
         if self.n < 1 or self.dim < 1:
             raise ShapeError(f"Got {self.n} rows of {self.dim} numbers in {path}.", "Pass a file with vectors.")
         self.space = read_sidecar(Path(path))
 
     @abstractmethod
     def _read_head(self, stream: IO[bytes], size: int) -> None:
-        """Set the number of rows, ``dim``, ``dtype`` and the start of the first row."""
+        """Set the number of rows, ``dim``, ``and the lines before the first row."""
 
     def _counts(self, counts: list[bytes], size: int, least: int) -> None:
         """Set the counts that a file begins with, if it has so many numbers of at least so many bytes."""
         self.n, self.dim = (int(count[:18]) for count in counts)
+        self._head = 1
         if self.n * (self.dim * least + 1) > size:
             raise damaged(self.path, f"it has {size} bytes for {self.n} rows of {self.dim} numbers")
 
@@ -106,8 +118,9 @@ class _Words(Source):
         """Return rows as numbers."""
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
-        with reading(self.path), open(self.path, "rb") as stream:
-            stream.seek(self._start)
+        with reading(self.path, *TEXT_DAMAGE), open_stream(self.path) as stream:
+            for _ in range(self._head):
+                stream.readline()
             every = self._rows(stream)
             rows = islice(every, after, self.n)
             while found := list(islice(rows, min(batch, self.n - after))):
@@ -142,8 +155,6 @@ class TxtSource(_Words):
         first, second = next(lines, b"").split(), next(lines, b"").split()
         if len(first) == 2 and all(map(bytes.isdigit, first)) and (len(second) > 2 or first[1] == b"1"):
             self._counts(first, size, 2)
-            stream.seek(0)
-            self._start = len(stream.readline())
             return
         numbers = (k for k, field in enumerate(reversed(first)) if not _is_number(field))
         self.dim = min(next(numbers, len(first)), len(first) - 1)
@@ -175,8 +186,7 @@ class TxtSource(_Words):
         if key is not None:
             problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
             raise ParameterError(problem, "Pass the path alone.")
-        with reading(path, UnicodeDecodeError):
-            text = Path(path).read_text(encoding="utf-8-sig")
+        text = "".join(read_lines(path)).replace("\r\n", "\n").replace("\r", "\n")
         # Not splitlines(), which would also break at form feeds and Unicode's separators.
         return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
 
@@ -207,7 +217,6 @@ class BinSource(_Words):
             what = "it is a fastText model" if head[:4] == _FASTTEXT else "it has no counts of rows and columns"
             fix = "Save the word vectors as .vec, or in word2vec's binary format."
             raise CorruptFileError(f"The file {self.path} does not hold word vectors ({what}).", fix)
-        self._start = len(head)
         self._counts(head.split(), size, 4)
 
     def _rows(self, stream: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
