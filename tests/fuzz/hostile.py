@@ -239,11 +239,32 @@ def write_words(rng: random.Random, path: Path) -> None:
     path.write_bytes(data)
 
 
+def write_json(rng: random.Random, path: Path) -> None:
+    write_jsonl(rng, path)
+    records = []
+    for line in path.read_text().splitlines():
+        records += [json.loads(line)] if line else []
+    cells = {"ids": names(rng, 7), "embeddings": numbers(rng, (7, 4), "f4").tolist()}
+    other = {"data": records, "n": 1}, {"a": {"b": records}}, cells, {"vectors": {"x": {"values": [1, 2]}}}, [[1, 2]], 3
+    path.write_text(json.dumps(rng.choice((records, records, records, *other))))
+
+
+def write_pt(rng: random.Random, path: Path) -> None:
+    import torch
+
+    rows = torch.tensor(numbers(rng, (7, 4), rng.choice(("f2", "f4", "f8", "i4", "?", "c8"))))
+    other = rows.bfloat16(), torch.zeros(1).expand(10**6, 10**6), rows.to_sparse(), {"a": [rows, {"b": rows}]}, rows[0]
+    odd = {"ids": names(rng, 7), "vectors": rows}, {"v": torch.ones(7, 3, 4)}, [1.5], None, rows.requires_grad_(False)
+    made = rng.choice((rows, {"ids": names(rng, 7), "vectors": rows}, *other, *odd))
+    torch.save(made, path, _use_new_zipfile_serialization=rng.random() < 0.8)
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
     **{".arrow": write_arrow, ".feather": write_arrow, ".csv": write_csv, ".jsonl": write_jsonl},
-    **{".tsv": write_csv, ".ndjson": write_jsonl},
+    **{".tsv": write_csv, ".ndjson": write_jsonl, ".json": write_json},
+    **dict.fromkeys((".pt", ".pth"), write_pt),
     **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
     **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},

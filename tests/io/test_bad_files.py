@@ -268,7 +268,7 @@ def test_a_csv_of_a_spreadsheet_and_of_pandas(tmp_path):
         ('{"vector": [true, 1]}', errors.DtypeError),
         ('{"vector": [1' + "0" * 400 + "]}", errors.DtypeError),
         ('{"id": null, "vector": [1]}', errors.IdError),
-        ('{"x": [1]}', errors.ParameterError),
+        ('{"x": [1], "y": [1]}', errors.ParameterError),
         ('{"vector": ' + "[" * 100_000, errors.CorruptFileError),
         ('{"vector": []}', errors.ShapeError),
     ],

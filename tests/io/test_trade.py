@@ -2,14 +2,18 @@
 
 import bz2
 import gzip
+import json
+import os
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from written import write
 
 from congruence import OrthogonalMap, Space, errors
 from congruence.io import contents, open_source, read_column, read_embeddings
+from congruence.io.nested import values_of
 from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(3)
@@ -271,3 +275,167 @@ def test_a_bomb_of_text_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,v\n" + b"a" * 2**21))
     with pytest.raises(errors.CorruptFileError, match="a line of more"):
         open_source(tmp_path / "a.csv.gz")
+
+
+# ------------------------------------------------------------------ JSON
+
+LISTS = X.astype(float).tolist()
+OPENAI = [
+    {"id": f"r{i}", "custom_id": i, "response": {"body": {"data": [{"object": "embedding", "embedding": row}]}}}
+    for i, row in zip(IDS, LISTS, strict=True)
+]
+ELASTIC = [{"_id": i, "_source": {"text": i, "vector": row}} for i, row in zip(IDS, LISTS, strict=True)]
+PINECONE = [{"id": i, "values": row, "metadata": {"a": 1}} for i, row in zip(IDS, LISTS, strict=True)]
+DOTTED = [{"id": i, "a.b": row, "a": {"b": [0.0]}} for i, row in zip(IDS, LISTS, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("records", "key", "ids"),
+    [
+        (OPENAI, ":response.body.data[0].embedding", "custom_id"),
+        (OPENAI, "", "response.body.data[0].object"),
+        (ELASTIC, ":_source.vector", None),
+        (ELASTIC, "", "_source.text"),
+        (PINECONE, "", None),
+        (DOTTED, ":a.b", None),
+    ],
+)
+def test_vectors_inside_of_json_lines(records, key, ids, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)))
+    shared = ids is not None and ids.endswith("object")  # which is no id: the same in all rows
+    found = read_embeddings(f"{path}{key}", ids=False if shared else ids)
+    np.testing.assert_array_equal(found.vectors, X)
+    assert shared or found.ids.tolist() == IDS
+    if ids:
+        assert read_column(f"{path}:{ids}").tolist() == (["embedding"] * 40 if shared else IDS)
+    source = open_source(f"{path}{key}", ids=False if shared else ids)
+    transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.jsonl", normalize=False)
+    np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.jsonl{key}").vectors, X[:, ::-1], atol=1e-5)
+    before, after = (json.loads((tmp_path / name).read_text().splitlines()[0]) for name in ("a.jsonl", "o.jsonl"))
+    assert values_of(before | ({"id": ""} if records is ELASTIC and ids else {})) == values_of(after)  # ids are on top
+    transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.parquet", normalize=False)
+    name = source.columns[0].vector
+    np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.parquet:{name}").vectors, X[:, ::-1], atol=1e-5)
+    if records is ELASTIC:  # the old vectors do not remain beside the new ones
+        assert pq.read_table(tmp_path / "o.parquet")["_source"][0].as_py() == {"text": "i0", "vector": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (PINECONE, ""),
+        (LISTS, ""),
+        ({"ids": IDS, "embeddings": LISTS, "documents": IDS}, ""),
+        ({"ids": IDS, "embeddings": LISTS, "documents": IDS}, ":embeddings"),
+        ({"object": "list", "data": [{"index": k, "embedding": row} for k, row in enumerate(LISTS)]}, ""),
+        (
+            {"object": "list", "data": [{"index": k, "embedding": row} for k, row in enumerate(LISTS)]},
+            ":data.embedding",
+        ),
+        (
+            {"object": "list", "data": [{"index": k, "embedding": row} for k, row in enumerate(LISTS)]},
+            ":data[*].embedding",
+        ),
+        ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ":hits.hits._source.vector"),
+        ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ""),
+        ({"vectors": {one["id"]: one for one in PINECONE}}, ":vectors.values"),
+        (dict(zip(IDS, LISTS, strict=True)), ""),
+    ],
+)
+def test_json(value, key, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(value))
+    found = read_embeddings(f"{tmp_path}/a.json{key}")
+    np.testing.assert_array_equal(found.vectors, X)
+    assert found.ids.tolist() == (
+        IDS if "ids" in value or ("data" not in value and value is not LISTS) else list(range(40))
+    )
+    assert contents(f"{tmp_path}/a.json{key}")["vectors"] == "40 × 6"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "damaged"),
+        ("3", "no vectors"),
+        ("[]", "no vectors"),
+        ("[1, 2", "damaged"),
+        ("[" * 100_000, "damaged"),
+        ('[{"v": [1, 2]}, {"v": [1]}]', "Got 1 numbers in item 2"),
+        ('[{"v": [1, 2]}, {"w": [1]}]', "w 1 numbers"),
+        ('[{"v": [1, 2]}, 3]', "Item 2"),
+        ('[{"v": [1, NaN]}]', "NaN"),
+        ('[{"v": [1, 2], "w": [3]}]', "v 2 numbers, w 1 numbers"),
+    ],
+)
+def test_json_that_cannot_be(text, words, tmp_path, refused):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(errors.CongruenceError, match=words):
+        read_embeddings(tmp_path / "a.json")
+    refused(tmp_path / "a.json", "error: ", ["transform map {} -o out.npy"])
+
+
+def test_a_mistaken_path_lists_the_candidates(tmp_path, here):
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, OPENAI)))
+    done = here("inspect", f"{tmp_path}/a.jsonl:response.data").ends(2)
+    assert "response.body.data[0].embedding 6 numbers" in done.err
+    (tmp_path / "b.jsonl").write_text(json.dumps({"a": [1, 2], "b": {"c": [3, 4]}, "d": "text"}))
+    assert contents(tmp_path / "b.jsonl") == {"a": "2 numbers", "b.c": "2 numbers", "d": "text"}
+    (tmp_path / "c.csv").write_text("id,note,v0,v1\na,x,1,2\n")
+    assert contents(tmp_path / "c.csv") == {"id": "text", "note": "text", "v0": "number", "v1": "number"}
+
+
+# ------------------------------------------------------------------ .pt
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_tensors(legacy, tmp_path, refused):
+    torch = pytest.importorskip("torch", reason="the lowest versions are tested without torch")
+    tensor, deep = torch.tensor(X), torch.tensor(np.stack([X, 2 * X, 3 * X], 1))
+
+    def save(value, name="a.pt"):
+        torch.save(value, tmp_path / name, _use_new_zipfile_serialization=not legacy)
+        return tmp_path / name
+
+    np.testing.assert_array_equal(read_embeddings(save(tensor)).vectors, X)
+    np.testing.assert_array_equal(read_embeddings(save(torch.nn.Parameter(tensor))).vectors, X)
+    np.testing.assert_array_equal(
+        read_embeddings(save(torch.tensor(X[:, ::-1].copy()).T.contiguous().T)).vectors, X[:, ::-1]
+    )
+    found = read_embeddings(save({"ids": IDS, "vectors": tensor, "step": 3, "mean": tensor[0]}))
+    np.testing.assert_array_equal(found.vectors, X)
+    assert found.ids.tolist() == IDS
+    assert contents(tmp_path / "a.pt") == {"ids": "40", "vectors": "40 × 6", "mean": "6"}
+    assert read_embeddings(f"{tmp_path}/a.pt:vectors", ids=False).vectors.dtype == np.float32
+    half = read_embeddings(save(tensor.bfloat16(), "b.pth"))
+    assert half.vectors.dtype == np.float32
+    np.testing.assert_array_equal(half.vectors, tensor.bfloat16().float().numpy())
+    path = save({"model": {"layers": [tensor, deep]}, "other": tensor})
+    np.testing.assert_array_equal(read_embeddings(f"{path}:model/layers/1[2]").vectors, 3 * X)
+    np.testing.assert_array_equal(np.concatenate([b for _, b in open_source(f"{path}:other").scan(7, 5)]), X[7:])
+    np.testing.assert_array_equal(open_source(f"{path}:model/layers/1[1]").take([39, 3])[1], 2 * X[[39, 3]])
+    refused(f"{path}:nothing", "model/layers/1[0] (40, 6)")
+    refused(path, "other (40, 6)", ["transform map {} -o out.npy"])
+    refused(f"{path}:model/layers/1", "(40, 3, 6)", ["transform map {} -o out.npy"])
+
+
+def test_what_a_pt_must_not_do(tmp_path, refused):
+    torch = pytest.importorskip("torch", reason="the lowest versions are tested without torch")
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "was_run"),)
+
+    path = tmp_path / "a.pt"
+    torch.save({"v": torch.tensor(X), "x": Runs()}, path)
+    refused(path, "only tensors, lists and dictionaries are loaded")
+    assert not (tmp_path / "was_run").exists()
+    torch.save(torch.zeros(1).expand(10**7, 10**7), path)
+    refused(path, "in 4 bytes")
+    torch.save([1.5], path)
+    refused(path, "contains none", ["transform map {} -o out.npy"])
+    torch.save(torch.tensor(X), path)
+    raw = path.read_bytes()
+    for keep in (0, 1, 10, 100, 500, len(raw) - 1):
+        path.write_bytes(raw[:keep])
+        refused(path, "error: ")

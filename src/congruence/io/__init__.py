@@ -235,7 +235,14 @@ def matrices(spec: str | Path) -> dict[str, str]:
     path, pattern = parse_spec(spec)
     shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
-        kinds = set(suffixes()) - {"", ".txt", ".bin"}  # which are the suffixes of many other files
+        kinds = set(suffixes()) - {
+            "",
+            ".txt",
+            ".bin",
+            ".json",
+            ".pt",
+            ".pth",
+        }  # which are the suffixes of many other files
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}
@@ -265,7 +272,12 @@ def contents(spec: str | Path) -> dict[str, str]:
     if not Path(path).exists():
         raise missing_file(path)
     if kind.shapes is None:
-        source = kind(path, key)  # type: ignore[call-arg]
+        try:
+            source = kind(path, key)  # type: ignore[call-arg]
+        except (DtypeError, ParameterError):
+            if kind.listing is None or key is not None:
+                raise
+            return dict(kind.listing(path))
         others = [f.name for one in source.columns for f in one.schema if f.name != one.vector]
         return {"vectors": f"{source.n} × {source.dim}", **dict.fromkeys(others, str(source.n))}
     shapes = kind.shapes(path)

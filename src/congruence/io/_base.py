@@ -79,6 +79,8 @@ class Source(ABC):
     read_column: ClassVar[Any] = None
     #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
     shapes: ClassVar[Any] = None
+    #: Function of a path that returns the names of what a key can name, each with what it is, for text without shapes.
+    listing: ClassVar[Any] = None
 
     path: str  # name of the source in messages
     n: int

@@ -31,8 +31,11 @@ FORMATS: dict[str, str] = {
     ".tsv": "congruence.io.text:CsvSource",
     ".jsonl": "congruence.io.text:JsonlSource",
     ".ndjson": "congruence.io.text:JsonlSource",
+    ".json": "congruence.io.text:JsonSource",
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
+    ".pt": "congruence.io.pt:PtSource",
+    ".pth": "congruence.io.pt:PtSource",
     ".fvecs": "congruence.io.vecs:FvecsSource",
     ".bvecs": "congruence.io.vecs:VecsSource",
     ".ivecs": "congruence.io.vecs:VecsSource",
@@ -45,7 +48,7 @@ FORMATS: dict[str, str] = {
 
 
 #: The formats that may be compressed, since they are read as text from front to back.
-_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".vec", ".txt")
+_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".vec", ".txt")
 
 
 def suffix_of(path: str | Path) -> str:

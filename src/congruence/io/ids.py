@@ -208,5 +208,9 @@ def first_record(path: str | Path) -> dict[str, object]:
         if suffix_of(path) in _CELLS:
             first = next(lines, "")
             return dict.fromkeys(next(csv.reader(chain([first], lines), delimiter=delimiter_of(first)), []))
+        if suffix_of(path) == ".json":
+            from congruence.io.text import JsonSource
+
+            return dict(JsonSource.listing(path))
         record = json.loads(next((line for line in lines if line.strip()), "{}"))
         return record if isinstance(record, dict) else {}

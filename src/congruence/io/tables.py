@@ -19,6 +19,7 @@ from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
+from congruence.io.nested import with_value
 from congruence.io.reading import missing_key, reading, stored_dtype
 
 if TYPE_CHECKING:
@@ -148,8 +149,11 @@ class TableLayout:
         arrays = []
         if rows is not None and self._columns is not None:
             schema = self._columns.schema
-            batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
-            arrays = list(batch.columns)
+            if not isinstance(rows, pa.RecordBatch):
+                # The old vectors do not stay inside of other objects.
+                kept = [with_value(row, self._columns.vector, None) for row in rows] if self._replaces else rows
+                rows = pa.RecordBatch.from_pylist(kept, schema=schema)
+            arrays = list(rows.columns)
         if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:

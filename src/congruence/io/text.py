@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import read_sidecar
 from congruence.io.ids import arrow_ids
+from congruence.io.nested import is_vector, records_of, value_at, values_of, with_value
 from congruence.io.reading import delimiter_of, missing_key, read_lines, reading
 from congruence.io.tables import Columns, MemoryTable, TableRows, TableSink, TableSource, is_list, list_array
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from congruence.io._base import Block
 
 _ID_NAMES = ("id", "ids")
-_VECTOR_NAMES = ("vector", "embedding")
+_VECTOR_NAMES = ("vector", "embedding", "values")
 
 #: Stricter than ``float``, which also accepts underscores, for example.
 NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
@@ -154,7 +155,8 @@ class JsonlSink(_TextSink):
         name = self._schema.field(self._layout.at).name
         new = ids.to_pylist() if ids is not None and self._layout.new_ids else None
         for k, (record, vector) in enumerate(zip(rows, _short_numbers(vectors), strict=True)):
-            self._dump(({} if new is None else {"id": new[k]}) | record | {name: vector})
+            mapped = record | {name: vector} if self.column_out else with_value(record, name, vector)
+            self._dump(({} if new is None else {"id": new[k]}) | mapped)
 
     def _write_group(self, table: pa.Table) -> None:
         for batch in table.to_batches():
@@ -271,6 +273,14 @@ class CsvSource(TableSource):
         self._columns = replace(self._columns, cells=cells)
 
     @classmethod
+    def listing(cls, path: str | Path) -> dict[str, str]:
+        """Return the names of the columns, each with what it holds in the first row."""
+        header, lines, point = _read_csv(path)
+        first = [cell.replace(point, ".") for cell in lines[0][1]] if lines else [""] * len(header)
+        kinds = ["list" if cell[:1] == "[" else "number" if NUMBER.fullmatch(cell) else "text" for cell in first]
+        return dict(zip(header, kinds, strict=True))
+
+    @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read one column as an object array of str."""
         header, lines, _ = _read_csv(path)
@@ -298,10 +308,9 @@ def _json_of(cell: str) -> object:
         return None
 
 
-def _vector_of(vector: object, name: str, place: str, width: int) -> list[float]:
+def _vector_of(vector: Any, name: str, place: str, width: int) -> list[float]:
     """Return a JSON list of numbers, ``width`` of them unless it is 0."""
-    # Types are compared exactly, since bool is a subclass of int.
-    if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
+    if vector != [] and not is_vector(vector):
         raise DtypeError(f"Got no list of numbers as {short(name)!r} in {place}.", "Correct this line.")
     if width and len(vector) != width:
         problem = f"Got {len(vector)} numbers in {place}; expected {width} as in the first."
@@ -330,59 +339,109 @@ def _as_lists(vectors: np.ndarray, path: str | Path) -> pa.Array:
 
 
 class JsonlSource(TableSource):
-    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
+    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id.
+
+    Both may be inside of other objects: ``response.body.data[0].embedding``.
+    """
 
     key, sink, streams, shapes = "field", JsonlSink, False, None  # type: ignore[assignment]
 
+    #: What messages call a record.
+    unit: ClassVar[str] = "line"
+
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        lines = list(_read_jsonl(path))
+        lines, inner = self._load(path, key)
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
-        field = key or next((name for name in _VECTOR_NAMES if name in first), "")
+        field = inner or next((name for name in _VECTOR_NAMES if name in first), "")
+        if lines and not field:
+            vectors = [place for place, kind in values_of(first).items() if kind.endswith("numbers")]
+            if len(vectors) != 1:
+                raise missing_key(None, path, values_of(first), "field")
+            field = vectors[0]
         id_name = ids if isinstance(ids, str) else None
         if ids is None:
-            id_name = next((name for name in _ID_NAMES if name in first), None)
-        if lines and not field:
-            raise missing_key(None, path, dict.fromkeys(first, ""), "field")
-        if id_name is not None and lines and id_name not in first:
-            raise ParameterError(f"Got no {id_name!r} in line {lines[0][0]} of {path}.", "Add it to this line.")
+            id_name = next((name for name in (*_ID_NAMES, "_id") if name in first), None)
+        if id_name is not None and lines and self._at(first, id_name) is None and id_name not in first:
+            problem = f"Got no {id_name!r} in {self.unit} {lines[0][0]} of {path}."
+            raise ParameterError(problem, f"Add it to this {self.unit}.")
         rows: list[list[float]] = []
         for number, record in lines:
-            place = f"line {number} of {path}"
-            if field not in record:
-                raise missing_key(field, place, dict.fromkeys(record, ""), "field")
-            rows.append(_vector_of(record[field], field, place, len((rows or [[]])[0])))
+            place = f"{self.unit} {number} of {path}"
+            try:
+                vector = value_at(record, field)
+            except KeyError:
+                raise missing_key(field, place, values_of(record), "field") from None
+            rows.append(_vector_of(vector, field, place, len((rows or [[]])[0])))
         columns = {field: _as_lists(np.array(rows), path)}
         if id_name is not None:
-            columns[id_name] = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
+            names = [self._at(record, id_name) for record in self._records]
+            columns[id_name] = arrow_ids(to_ids(names, f"ids of {path}"))
         own = id_name or (ids if isinstance(ids, pa.Array) else False)
         super().__init__(path, field, own, table=MemoryTable(path, pa.record_batch(columns)))
         self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
 
     @classmethod
+    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+        """Return the numbered records of a file, and the part of a key that is a path in each."""
+        return list(_read_jsonl(path)), key
+
+    @staticmethod
+    def _at(record: dict[str, Any], key: str) -> Any:
+        """Return the value at a path, or None."""
+        try:
+            return value_at(record, key)
+        except KeyError:
+            return None
+
+    @classmethod
+    def listing(cls, path: str | Path) -> dict[str, str]:
+        """Return the paths of the values in the first record, each with what it is."""
+        lines, _ = cls._load(path, None)
+        return values_of(lines[0][1]) if lines else {}
+
+    @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read one field as an object array of Python values; None where it is null or missing."""
+        lines, inner = cls._load(path, key)
         values: list[object] = []
-        for number, record in _read_jsonl(path):
-            if key not in record and not values:
-                raise missing_key(key, f"line {number} of {path}", dict.fromkeys(record, ""), "field")
-            values.append(record.get(str(key)))
+        for number, record in lines:
+            value = None if inner is None else cls._at(record, inner)
+            if value is None and not values and inner not in record:
+                raise missing_key(key, f"{cls.unit} {number} of {path}", values_of(record), "field")
+            values.append(value)
         return np.fromiter(values, object, len(values))
 
     @cached_property
     def columns(self) -> list[Columns]:
         kinds: dict[str, pa.DataType] = {}
         mixed = []
-        for name in dict.fromkeys(name for record in self._records for name in record):
+        for name in dict.fromkeys([*(name for record in self._records for name in record), self._key]):
             try:
                 values = [] if name == self._key else [record.get(name) for record in self._records]
                 kinds[name] = pa.list_(pa.float64(), self.dim) if name == self._key else pa.array(values).type
             except (pa.ArrowException, OverflowError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
-        return [Columns(pa.schema(kinds.items()), self._key, self._id_column, records=True, mixed=tuple(mixed))]
+        id_name = self._id_column if self._id_column in kinds else None
+        return [Columns(pa.schema(kinds.items()), self._key, id_name, records=True, mixed=tuple(mixed))]
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         for ids, block, _ in super()._scan(after, batch, table=False):
             yield ids, block, self._records[after : after + len(block)]
             after += len(block)
+
+
+class JsonSource(JsonlSource):
+    """Rows of a ``.json``: the objects in its list, which ``key`` may pass through as ``data.embedding``."""
+
+    sink, unit = None, "item"  # type: ignore[assignment]
+
+    @classmethod
+    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+        with reading(path, ValueError, RecursionError):
+            found, inner = records_of(json.loads("".join(read_lines(path))), key)
+        for number, record in enumerate(found, 1):
+            if not isinstance(record, dict):
+                raise CorruptFileError(f"Item {number} of {path} is not a JSON object.", "Correct this item.")
+        return list(enumerate(found, 1)), inner
