@@ -259,6 +259,20 @@ def write_pt(rng: random.Random, path: Path) -> None:
     torch.save(made, path, _use_new_zipfile_serialization=rng.random() < 0.8)
 
 
+def write_h5ad(rng: random.Random, path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["obs/_index"] = np.array([f"i{k}" for k in range(rng.choice((7, 7, 7, 6)))], "S3")
+        file["obsm/X_pca"] = vectors(rng, 7)
+        file["obs/kind/codes"] = np.array([0, 1, -1, rng.choice((0, 0, 9)), 0, 0, 0], "i1")
+        file["obs/kind/categories"] = np.array([b"a", b"b"])
+        file["X/data"], file["X/indices"] = numbers(rng, (7,), "f4"), rng.choice((np.arange(7) % 4, np.arange(7)))
+        file["X/indptr"] = rng.choice((np.arange(8), np.arange(8)[::-1], np.arange(7), np.arange(8) * 10**6))
+        file["X"].attrs["shape"] = rng.choice(([7, 4], [7, 4], [7, 0], [7, 2**40], [-1, 4]))
+        file["X"].attrs["encoding-type"] = np.bytes_(rng.choice(("csr_matrix", "csc_matrix")))
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
@@ -267,5 +281,5 @@ WRITERS = {
     **dict.fromkeys((".pt", ".pth"), write_pt),
     **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
-    **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
+    **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
 }

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -439,3 +440,60 @@ def test_what_a_pt_must_not_do(tmp_path, refused):
     for keep in (0, 1, 10, 100, 500, len(raw) - 1):
         path.write_bytes(raw[:keep])
         refused(path, "error: ")
+
+
+# ------------------------------------------------------------------ .h5ad
+
+
+def write_h5ad(path, index="_index", kind="csr_matrix"):
+    """Write the layout of anndata: dense and sparse matrices, names of cells, a column and a categorical one."""
+    sparse = np.where(np.abs(X) > 0.5, X, 0)
+    rows, columns = np.nonzero(sparse)
+    with h5py.File(path, "w") as file:
+        file.create_group("obs").attrs["_index"] = index
+        file.create_dataset(f"obs/{index}", data=IDS, dtype=h5py.string_dtype())
+        file["obs/size"], file["obs/type/codes"] = np.arange(40), (np.arange(40) % 2).astype("i1")
+        file.create_dataset("obs/type/categories", data=["b cell", "t cell"], dtype=h5py.string_dtype())
+        file["obsm/X_pca"], file["obsm/X_umap"] = X, X[:, :2]
+        group = file.create_group("X")
+        group["data"], group["indices"] = sparse[rows, columns], columns.astype("i4")
+        group["indptr"] = np.searchsorted(rows, np.arange(41)).astype("i4")
+        group.attrs["shape"], group.attrs["encoding-type"] = sparse.shape, kind
+        file["var/_index"], file["uns/other"] = np.arange(6), X
+    return path, sparse
+
+
+@pytest.mark.parametrize("index", ["_index", "cell_id"])
+def test_h5ad(index, tmp_path, refused):
+    path, sparse = write_h5ad(tmp_path / "a.h5ad", index)
+    for key, expected in (("obsm/X_pca", X), ("X", sparse), ("/obsm/X_umap", X[:, :2])):
+        source = open_source(f"{path}:{key}")
+        found = source.read(allow_zero_rows=True)
+        np.testing.assert_array_equal(found.vectors, expected)
+        assert found.ids.tolist() == IDS
+        np.testing.assert_array_equal(np.concatenate([b for _, b in source.scan(7, 5)]), expected[7:])
+        np.testing.assert_array_equal(source.take([39, 3])[1], expected[[39, 3]])
+    held = {"obsm/X_pca": "40 × 6", "obsm/X_umap": "40 × 2", "X": "40 × 6", f"obs/{index}": "40", "obs/size": "40"}
+    assert contents(path) == held | {"obs/type": "40"}
+    assert [*contents(f"{path}:obsm")] == ["obsm/X_pca", "obsm/X_umap"]
+    assert read_column(f"{path}:obs/type").tolist()[:3] == ["b cell", "t cell", "b cell"]
+    assert open_source(f"{path}:obsm/X_pca", ids="obs/size").read().ids.tolist() == [*range(40)]
+    refused(f"{path}:obsm/X_nothing", "obsm/X_pca (40, 6)")
+    refused(path, "obsm/X_pca (40, 6)", ["transform map {} -o out.npy"])
+    refused(f"{path}:obs/type", "Pass the key of a matrix", ["transform map {} -o out.npy"])
+
+
+def test_h5ad_that_cannot_be(tmp_path, refused):
+    path, _ = write_h5ad(tmp_path / "a.h5ad", kind="csc_matrix")
+    refused(f"{path}:X", "by columns", ["transform map {} -o out.npy"])
+    for part, value in (("indices", np.full(500, 6)), ("indptr", np.arange(41)[::-1]), ("indptr", np.arange(5))):
+        path, _ = write_h5ad(tmp_path / "a.h5ad")
+        with h5py.File(path, "a") as file:
+            size = len(file["X/data"])
+            del file[f"X/{part}"]
+            file[f"X/{part}"] = value[:size]
+        refused(f"{path}:X", "damaged", ["transform map {} -o out.npy"])
+    with h5py.File(path, "a") as file:
+        del file["obsm/X_pca"]
+        file["obsm/X_pca"] = h5py.ExternalLink("other.h5", "v")
+    refused(f"{path}:obsm/X_pca", "expected one of those")
