@@ -494,6 +494,42 @@ def test_h5ad_that_cannot_be(tmp_path, refused):
             file[f"X/{part}"] = value[:size]
         refused(f"{path}:X", "damaged", ["transform map {} -o out.npy"])
     with h5py.File(path, "a") as file:
+        del file["obs"]
+        file["obs"] = h5py.ExternalLink("/etc/hostname", "/")
+    assert not open_source(f"{path}:obsm/X_umap").has_ids
+    with h5py.File(path, "a") as file:
         del file["obsm/X_pca"]
         file["obsm/X_pca"] = h5py.ExternalLink("other.h5", "v")
     refused(f"{path}:obsm/X_pca", "expected one of those")
+
+
+# ------------------------------------------------------------------ both sides in one file
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".json", ".csv", ".npz", ".h5", ".pt"])
+def test_pairs_in_one_file(suffix, tmp_path, here):
+    old, new = RNG.standard_normal((2, 120, 6))
+    ids = [f"i{k}" for k in range(120)]
+    path, sides = tmp_path / f"pairs{suffix}", {"old": old.tolist(), "new": new.tolist()}
+    rows = [{"id": i, "old": a, "new": b} for i, a, b in zip(ids, *sides.values(), strict=True)]
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif suffix == ".csv":
+        path.write_text(
+            "id,old,new\n" + "".join(f'{i},"{a}","{b}"\n' for i, a, b in zip(ids, *sides.values(), strict=True))
+        )
+    elif suffix == ".npz":
+        np.savez(path, old=old, new=new, ids=np.array(ids))
+    elif suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["old"], file["new"], file["ids"] = old, new, np.array(ids, "S4")
+    else:
+        torch = pytest.importorskip("torch", reason="the lowest versions are tested without torch")
+        torch.save({"ids": ids, "old": torch.tensor(old), "new": torch.tensor(new)}, path)
+    facts = json.loads(here("fit", f"{path}:old", f"{path}:new", "-o", "map", "--json").ends(0).out)
+    assert facts["paired_by"].startswith("id")
+    assert here("fit", f"{path}:old", f"{path}:old", "-o", "other").ends(2)

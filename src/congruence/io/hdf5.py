@@ -204,10 +204,12 @@ class H5adSource(Hdf5Source):
             self._set_matrix(shapes[self._key], stored[0].dtype)
             if self._sparse and not (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,)):
                 raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows, one after another")
+            # Names in ``shapes`` are no links to other files.
+            named = any(name.startswith("obs/") for name in shapes) and "_index" in file["obs"].attrs
         if self._sparse and "csr" not in _strings(path, [self._key, "encoding-type"])[0]:
             raise DtypeError(f"Got a matrix stored by columns in {self.path}.", "Save it as csr_matrix.")
-        if ids is None:
-            index = next((name for name in ("obs/_index", "obs/index") if name in shapes), None)
+        index = next((name for name in ("obs/_index", "obs/index") if name in shapes), None)
+        if ids is None and (index or named):
             index = index or f"obs/{_strings(path, ['obs', '_index'])[0]}"
             ids = column_ids(self.read_column(path, index), f"{path}:{index}")
             if len(ids) != self.n:
