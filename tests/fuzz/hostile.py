@@ -176,8 +176,32 @@ def write_hdf5(rng: random.Random, path: Path) -> None:
 
 def write_csv(rng: random.Random, path: Path) -> None:
     head = rng.choice(("id,a,b", "id,v_0,v_1", "a,b,c", "id,id,a", ",a,b", "id", "id,a,a", "\ufeffid,a,b"))
-    cells = ("1", "2.5", "-0", "1e5", "nan", "inf", "", "x", '"a\nb"', "1e999", "=1", "１", "1_0", " 1", "True")
-    lines = [head] + [",".join([f"i{k}", *(rng.choice(cells) for _ in range(2))]) for k in range(rng.choice((0, 1, 7)))]
+    mark = rng.choice("\t\t,;") if path.suffix == ".tsv" else rng.choice(",,,;")
+    head = head.replace(",", mark)
+    cells = (
+        "[1, 2]",
+        "[1",
+        "[1,null]",
+        "1,5",
+        "1",
+        "2.5",
+        "-0",
+        "1e5",
+        "nan",
+        "inf",
+        "",
+        "x",
+        '"a\nb"',
+        "1e999",
+        "=1",
+        "１",
+        "1_0",
+        " 1",
+        "True",
+    )
+    lines = [head] + [
+        mark.join([f"i{k}", *(rng.choice(cells) for _ in range(2))]) for k in range(rng.choice((0, 1, 7)))
+    ]
     path.write_text(rng.choice(("\n", "\r\n", "\r")).join(lines), encoding=rng.choice(("utf-8", "utf-8", "utf-16")))
 
 
@@ -190,9 +214,72 @@ def write_jsonl(rng: random.Random, path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)) + rng.choice(("", "\n", "\n\n", "\n[]\n", "\n3\n")))
 
 
+def write_vecs(rng: random.Random, path: Path) -> None:
+    """Write rows with their widths, which are wrong at times."""
+    kind = {"f": "<f4", "b": "u1", "i": "<i4"}[path.suffix[1]]
+    rows = []
+    for _ in range(rng.choice((0, 1, 7))):
+        width = np.array(rng.choice((4, 4, 4, 4, 4, 4, 3, 0, -1, 2**31 - 1)), "<i4")
+        rows.append(width.tobytes() + numbers(rng, (4,), "f4").astype(kind).tobytes())
+    path.write_bytes(b"".join(rows))
+
+
+def write_words(rng: random.Random, path: Path) -> None:
+    """Write words and their numbers, of which some are wrong."""
+    n, binary = rng.choice((0, 1, 7)), path.suffix == ".bin"
+    lines = [rng.choice((f"{n} 4", f"{n} 4", f"{n + 1} 4", f"{n} 5", "9" * 30 + " 4", "4", ""))] if binary else []
+    lines += [f"{n} 4"] if not binary and rng.random() < 0.5 else []
+    data = "".join(f"{line}\n" for line in lines).encode()
+    for name in names(rng, n):
+        row = numbers(rng, (4,), "f4")
+        cells = [str(x) for x in row] + rng.choice(([], [], [], [], ["1"], ["x"], ["1_0"], ["+1"]))
+        data += (
+            f"{name} ".encode() + (row.tobytes() if binary else " ".join(cells).encode()) + rng.choice((b"\n", b" \n"))
+        )
+    path.write_bytes(data)
+
+
+def write_json(rng: random.Random, path: Path) -> None:
+    write_jsonl(rng, path)
+    records = []
+    for line in path.read_text().splitlines():
+        records += [json.loads(line)] if line else []
+    cells = {"ids": names(rng, 7), "embeddings": numbers(rng, (7, 4), "f4").tolist()}
+    other = {"data": records, "n": 1}, {"a": {"b": records}}, cells, {"vectors": {"x": {"values": [1, 2]}}}, [[1, 2]], 3
+    path.write_text(json.dumps(rng.choice((records, records, records, *other))))
+
+
+def write_pt(rng: random.Random, path: Path) -> None:
+    import torch
+
+    rows = torch.tensor(numbers(rng, (7, 4), rng.choice(("f2", "f4", "f8", "i4", "?", "c8"))))
+    other = rows.bfloat16(), torch.zeros(1).expand(10**6, 10**6), rows.to_sparse(), {"a": [rows, {"b": rows}]}, rows[0]
+    odd = {"ids": names(rng, 7), "vectors": rows}, {"v": torch.ones(7, 3, 4)}, [1.5], None, rows.requires_grad_(False)
+    made = rng.choice((rows, {"ids": names(rng, 7), "vectors": rows}, *other, *odd))
+    torch.save(made, path, _use_new_zipfile_serialization=rng.random() < 0.8)
+
+
+def write_h5ad(rng: random.Random, path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["obs/_index"] = np.array([f"i{k}" for k in range(rng.choice((7, 7, 7, 6)))], "S3")
+        file["obsm/X_pca"] = vectors(rng, 7)
+        file["obs/kind/codes"] = np.array([0, 1, -1, rng.choice((0, 0, 9)), 0, 0, 0], "i1")
+        file["obs/kind/categories"] = np.array([b"a", b"b"])
+        file["X/data"], file["X/indices"] = numbers(rng, (7,), "f4"), rng.choice((np.arange(7) % 4, np.arange(7)))
+        file["X/indptr"] = rng.choice((np.arange(8), np.arange(8)[::-1], np.arange(7), np.arange(8) * 10**6))
+        file["X"].attrs["shape"] = rng.choice(([7, 4], [7, 4], [7, 0], [7, 2**40], [-1, 4]))
+        file["X"].attrs["encoding-type"] = np.bytes_(rng.choice(("csr_matrix", "csc_matrix")))
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
     **{".arrow": write_arrow, ".feather": write_arrow, ".csv": write_csv, ".jsonl": write_jsonl},
-    **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
+    **{".tsv": write_csv, ".ndjson": write_jsonl, ".json": write_json},
+    **dict.fromkeys((".pt", ".pth"), write_pt),
+    **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
+    **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
+    **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
 }

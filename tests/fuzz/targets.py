@@ -23,9 +23,20 @@ from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
-from congruence.io import matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
+from congruence.io import (
+    matrices,
+    open_rows,
+    open_sink,
+    open_source,
+    read_column,
+    read_embeddings,
+    suffixes,
+)
 from congruence_papers import image_sets
 from congruence_papers.image_sets.archives import extract
+
+#: Suffixes of the formats that are written with or without ids.
+WRITTEN = suffixes(lambda one: one.sink is not None and not one.sink.needs_ids)
 
 #: Maximum length of a message, whatever the file contains.
 LONGEST = 6000
@@ -103,7 +114,7 @@ def read_vectors(path: Path) -> None:
 
 def write_vectors(suffix: str, rng: random.Random, folder: Path) -> Path:
     path = folder / f"v{suffix}"
-    if rng.random() < 0.5 and suffix:
+    if suffix and (rng.random() < 0.5 or suffix not in WRITTEN):
         WRITERS[suffix](rng, path)
         return path
     n, has_ids = rng.choice((1, 7, 40)), rng.random() < 0.7

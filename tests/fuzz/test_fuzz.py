@@ -19,7 +19,16 @@ from own import OWN  # noqa: E402
 from targets import TARGETS  # noqa: E402
 
 #: Number of cases of slow targets: each read of HDF5 strings starts a process, each write of a cache syncs the disk.
-SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "parts of embed": 8, "cache of embed": 8}
+SLOW = {
+    "vectors.h5ad": 3,
+    "column.h5ad": 2,
+    "vectors.h5": 3,
+    "vectors.hdf5": 2,
+    "column.h5": 2,
+    "column.hdf5": 1,
+    "parts of embed": 8,
+    "cache of embed": 8,
+}
 
 
 def test_every_suffix_data_set_and_kind_of_map_has_a_target():

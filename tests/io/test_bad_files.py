@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from written import write
+from written import KEEPS_IDS, WRITTEN, write
 
 from congruence import Space, errors
 from congruence.embed.inputs import open_items
-from congruence.io import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from congruence.io import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
 from congruence.io.ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_a_bad_description_of_the_space(tmp_path):
         read_embeddings(tmp_path / "a.npy")
 
 
-@pytest.mark.parametrize("suffix", suffixes())
+@pytest.mark.parametrize("suffix", WRITTEN)
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
@@ -99,7 +99,7 @@ def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [s for s in suffixes() if s not in (".npy", ".safetensors")])
+@pytest.mark.parametrize("suffix", KEEPS_IDS)
 def test_ids_are_left_out_when_not_announced_or_not_asked_for(suffix, tmp_path):
     assert not read_embeddings(write(tmp_path / f"n{suffix}", X, ids=IDS), ids=False).has_ids
     with open_sink(tmp_path / f"o{suffix}", n=40, dim=4) as sink:
@@ -268,7 +268,7 @@ def test_a_csv_of_a_spreadsheet_and_of_pandas(tmp_path):
         ('{"vector": [true, 1]}', errors.DtypeError),
         ('{"vector": [1' + "0" * 400 + "]}", errors.DtypeError),
         ('{"id": null, "vector": [1]}', errors.IdError),
-        ('{"x": [1]}', errors.ParameterError),
+        ('{"x": [1], "y": [1]}', errors.ParameterError),
         ('{"vector": ' + "[" * 100_000, errors.CorruptFileError),
         ('{"vector": []}', errors.ShapeError),
     ],

@@ -1,15 +1,27 @@
 """The table of formats: each entry agrees with its reader and writer."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from written import WRITTEN
 
 from congruence import OrthogonalMap
 from congruence.embeddings import Embeddings
 from congruence.errors import OutputExistsError, ParameterError
-from congruence.io import find_format, find_sink, formats, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.io import (
+    contents,
+    find_format,
+    find_sink,
+    formats,
+    matrices,
+    open_sink,
+    open_source,
+    parse_spec,
+    suffixes,
+)
 from congruence.io.tables import MemoryTable
 from congruence.upgrade.transform import transform_file
 
@@ -25,7 +37,7 @@ def written(folder: Path, suffix: str, n: int = 30) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", suffixes())
+@pytest.mark.parametrize("suffix", WRITTEN)
 def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
     path = written(tmp_path, suffix)
     one = find_format(path)
@@ -49,7 +61,27 @@ def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
     assert isinstance(vars(source).get("table"), MemoryTable) == (not one.streams)
 
 
-@pytest.mark.parametrize("suffix", suffixes())
+@pytest.mark.parametrize("suffix", [suffix for suffix in WRITTEN if suffix])
+def test_inspect_lists_what_a_file_holds(suffix, tmp_path, here):
+    path = written(tmp_path, suffix)
+    key = find_format(path).key if find_format(path).shapes else None
+    held = json.loads(here("inspect", str(path), "--json").ends(0).out)
+    assert "30 × 4" in held.values()
+    assert "30 × 4" in here("inspect", str(path)).ends(0).out
+    if key is not None:  # an exact name, or the beginning of several; a wrong one lists all
+        name = next(name for name, shape in held.items() if shape == "30 × 4")
+        assert contents(f"{path}:{name}") == {name: "30 × 4"} == contents(f"{path}:{name[:3]}")
+        assert name in here("inspect", f"{path}:nonsense").ends(2).err
+
+
+def test_an_exact_name_comes_before_the_names_that_begin_with_it(tmp_path):
+    np.savez(tmp_path / "a.npz", layer=np.eye(3), layer_1=np.eye(4))
+    assert contents(f"{tmp_path}/a.npz:layer") == {"layer": "3 × 3"}
+    assert [*contents(f"{tmp_path}/a.npz:lay")] == ["layer", "layer_1"]
+    assert open_source(f"{tmp_path}/a.npz:layer").n == 3
+
+
+@pytest.mark.parametrize("suffix", WRITTEN)
 def test_an_output_without_named_columns_is_refused_in_words_of_the_table(suffix, tmp_path):
     kwargs = {"n": 1, "dim": 2, "column_out": "new"}
     if find_sink(f"x{suffix}").keeps_columns:
@@ -64,41 +96,41 @@ def test_no_two_formats_share_a_suffix_and_unknown_ones_are_listed():
     assert len(set(listed)) == len(listed)
     assert all(suffix == suffix.lower() for suffix in listed)
     with pytest.raises(
-        ParameterError, match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, a folder of parts\. Pass"
+        ParameterError, match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, a folder of parts, \.txt\. Pass"
     ):
         find_format("x.odd", "output")
     with pytest.raises(ParameterError, match="for vectors"):
-        find_format("names.txt")  # which holds labels alone
+        find_format("x.odd")
     # Labels may stand in a file of any known suffix, before it exists.
     assert parse_spec("later.txt:a/b") == ("later.txt", "a/b")
 
 
 @pytest.fixture
-def fvecs(tmp_path, monkeypatch):
-    """Install a package whose entry point adds ``.fvecs``."""
-    info = tmp_path / "site" / "fvecs-1.0.dist-info"
+def fbin(tmp_path, monkeypatch):
+    """Install a package whose entry point adds ``.fbin``."""
+    info = tmp_path / "site" / "fbin-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fvecs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[congruence.formats]\n.fvecs = fvecs:FvecsSource\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fbin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[congruence.formats]\n.fbin = fbin:FbinSource\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     formats._installed.cache_clear()
     yield
     formats._installed.cache_clear()
 
 
-@pytest.mark.usefixtures("fvecs")
+@pytest.mark.usefixtures("fbin")
 def test_another_package_adds_a_format_by_an_entry_point(tmp_path):
-    assert ".fvecs" in suffixes()
+    assert ".fbin" in suffixes()
     X, Y = RNG.standard_normal((2, 5000, 6)).astype(np.float32)
-    with open_sink(tmp_path / "v.fvecs", n=5000, dim=6) as sink:
+    with open_sink(tmp_path / "v.fbin", n=5000, dim=6) as sink:
         sink.write(None, X)
-    np.testing.assert_array_equal(open_source(tmp_path / "v.fvecs").read().vectors, X)
-    np.testing.assert_array_equal(open_source(tmp_path / "v.fvecs").take([4999, 3])[1], X[[4999, 3]])
+    np.testing.assert_array_equal(open_source(tmp_path / "v.fbin").read().vectors, X)
+    np.testing.assert_array_equal(open_source(tmp_path / "v.fbin").take([4999, 3])[1], X[[4999, 3]])
     mapping = OrthogonalMap().fit(X, Y)
-    transform_file(mapping, open_source(tmp_path / "v.fvecs"), tmp_path / "out.fvecs", normalize=False)
-    np.testing.assert_allclose(open_source(tmp_path / "out.fvecs").read().vectors, mapping.transform(X), atol=1e-5)
+    transform_file(mapping, open_source(tmp_path / "v.fbin"), tmp_path / "out.fbin", normalize=False)
+    np.testing.assert_allclose(open_source(tmp_path / "out.fbin").read().vectors, mapping.transform(X), atol=1e-5)
     assert [*matrices(tmp_path)] == ["out", "v"]
     with pytest.raises(ParameterError, match="expected none"):
-        open_source(f"{tmp_path}/v.fvecs:key")
+        open_source(f"{tmp_path}/v.fbin:key")
     with pytest.raises(OutputExistsError):
-        open_sink(tmp_path / "v.fvecs", n=1, dim=6).__enter__()
+        open_sink(tmp_path / "v.fbin", n=1, dim=6).__enter__()

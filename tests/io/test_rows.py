@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import write, write_large
+from written import KEEPS_IDS, WRITTEN, as_held, write, write_large
 
 from congruence import errors
-from congruence.io import StreamedRows, open_rows, open_source, suffixes
+from congruence.io import StreamedRows, open_rows, open_source
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
-KEEPS_IDS = [s for s in suffixes() if s not in (".npy", ".safetensors")]
 
 
 def numbered(n, d=3):
@@ -95,9 +94,11 @@ def test_orders_differ_between_epochs_seeds_and_stretches(tmp_path):
         assert all((order == other).mean() < 0.02 for other in orders[:i])
 
 
-@pytest.mark.parametrize("suffix", suffixes())
+@pytest.mark.parametrize("suffix", WRITTEN)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_every_format(suffix, dtype, tmp_path):
+    if as_held(suffix, dtype) is None:
+        return
     X = numbered(53).astype(dtype)
     ids = [f"i{k}" for k in range(53)] if suffix in KEEPS_IDS else None
     rows = StreamedRows(open_source(write(tmp_path / f"v{suffix}", X, ids)), 10)
@@ -121,7 +122,7 @@ def test_every_format(suffix, dtype, tmp_path):
         assert set(sample[:, 0]) <= set(single[:, 0])
 
 
-@pytest.mark.parametrize("suffix", suffixes())
+@pytest.mark.parametrize("suffix", WRITTEN)
 def test_rows_by_number(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("congruence.io._base.BATCH", 8)  # so that far is far
     X = numbered(200)

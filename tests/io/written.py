@@ -3,7 +3,19 @@
 import numpy as np
 import pyarrow as pa
 
-from congruence.io import open_sink
+from congruence.io import find_sink, open_sink, suffixes
+
+#: Suffixes of the formats that are written with or without ids, and of those that keep them.
+WRITTEN = suffixes(lambda one: one.sink is not None and not one.sink.needs_ids)
+KEEPS_IDS = [suffix for suffix in WRITTEN if find_sink(f"x{suffix}").keeps_ids]
+
+
+def as_held(suffix, dtype):
+    """Return the type in which rows of a type come back from a format, or None if it cannot hold it."""
+    if suffix in (".csv", ".tsv", ".jsonl", ".ndjson"):
+        return np.float64
+    widest = find_sink(f"x{suffix}").widest
+    return dtype if widest == np.float64 else widest if np.dtype(dtype).itemsize <= 4 else None
 
 
 def write(path, X, ids=None, *, step=7, **options):

@@ -1,7 +1,8 @@
-"""``congruence inspect``: show what is stored in a saved map or bridge."""
+"""``congruence inspect``: show what is stored in a saved map or bridge, or in a file of vectors."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,21 @@ _RATES = (0.1, 0.01, 0.001)
 
 
 def inspect(
-    map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"), as_json: Json = False
+    map_path: str = argument(..., "Folder of a saved map or bridge; or a file of vectors.", metavar="MAP"),
+    as_json: Json = False,
 ) -> None:
     """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds.
 
+    Of a file of vectors, show what it holds: each array or column with its shape.
+
     Example: congruence inspect map
     """
+    if _is_file(map_path):
+        from congruence.io import contents
+
+        held = contents(map_path)
+        print_json(held) if as_json else print_facts(map_path, held)
+        return
     mapping, bridge = load_map(map_path)
     facts, words = mapping.describe(), sides_of(mapping) if bridge is None else NEW_OLD
     singular = getattr(mapping, "singular_values_", None)
@@ -53,6 +63,17 @@ def inspect(
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, last]
         shown["singular values"] = "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"
     print_facts(type(mapping).__name__, shown)
+
+
+def _is_file(spec: str) -> bool:
+    """Return whether a path is that of a file of vectors, and no folder, which holds a map."""
+    if os.path.isdir(spec) and not spec.lower().endswith(".lance"):
+        return False
+    from congruence.io import parse_spec
+    from congruence.io.formats import is_folder
+
+    path = parse_spec(spec)[0]
+    return os.path.exists(path) and not is_folder(path)
 
 
 def _of_bridge(bridge: Bridge) -> dict[str, object]:

@@ -37,7 +37,7 @@ from congruence.io.formats import (
     parse_spec,
     suffixes,
 )
-from congruence.io.reading import missing_file, natural
+from congruence.io.reading import missing_file, missing_key, natural
 from congruence.io.rows import POOL, StreamedRows
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ __all__ = [
     "Source",
     "StreamedRows",
     "check_output_place",
+    "contents",
     "find_format",
     "find_sink",
     "matrices",
@@ -116,7 +117,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     if kind.names_ids:
         return ids
     if kind.key is None or kind.read_column is None:
-        problem = f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array."
+        problem = f"Got `ids={ids!r}` for {path}; expected a file that exists, since it holds one array."
         raise ParameterError(problem, "Pass `ids=…` with the path of a file of ids.")
     from congruence.io.ids import column_ids
 
@@ -165,6 +166,11 @@ def open_sink(
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
+    if dtype.itemsize > np.dtype(kind.widest).itemsize:
+        known = np.dtype(kind.widest)
+        raise DtypeError(f"Got dtype {dtype} for {path}, which holds {known}.", f"Pass `dtype='{known}'`.")
+    if kind.needs_ids and not has_ids:
+        raise IdError(f"Got no ids for {path}, in which each row has a word.", "Pass ids, or choose .npy.")
     if column_out is not None and not kind.keeps_columns:
         known = [name for name in suffixes(lambda one: one.sink is not None and one.sink.keeps_columns) if name]
         named = list({find_format(f"x{suffix}"): suffix for suffix in reversed(known)}.values())[::-1]
@@ -229,7 +235,14 @@ def matrices(spec: str | Path) -> dict[str, str]:
     path, pattern = parse_spec(spec)
     shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
-        kinds = set(suffixes()) - {""}
+        kinds = set(suffixes()) - {
+            "",
+            ".txt",
+            ".bin",
+            ".json",
+            ".pt",
+            ".pth",
+        }  # which are the suffixes of many other files
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}
@@ -247,6 +260,33 @@ def matrices(spec: str | Path) -> dict[str, str]:
         wanted = "" if pattern is None else f" that matches {pattern!r}"
         raise ParameterError(f"Got no matrix{wanted} in {path}, which holds {listed}.", "Pass another key or file.")
     return {key: found[key] for key in sorted(found, key=natural)}
+
+
+def contents(spec: str | Path) -> dict[str, str]:
+    """Return the shapes of the arrays and columns in a file by key; ``vectors`` where a file holds one without a key.
+
+    With ``file:key``, only those of this name, else of this beginning; an error lists the candidates if there are none.
+    """
+    path, key = parse_spec(spec)
+    kind = find_format(path, "what it holds")
+    if not Path(path).exists():
+        raise missing_file(path)
+    if kind.shapes is None:
+        try:
+            source = kind(path, key)  # type: ignore[call-arg]
+        except (DtypeError, ParameterError):
+            if kind.listing is None or key is not None:
+                raise
+            return dict(kind.listing(path))
+        others = [f.name for one in source.columns for f in one.schema if f.name != one.vector]
+        return {"vectors": f"{source.n} × {source.dim}", **dict.fromkeys(others, str(source.n))}
+    shapes = kind.shapes(path)
+    if key is not None:
+        found = [key] if key in shapes else [name for name in shapes if name.startswith(key)]
+        if not found:
+            raise missing_key(key, path, shapes)
+        shapes = {name: shapes[name] for name in found}
+    return {name: " × ".join("lists" if k < 0 else str(k) for k in shape) for name, shape in shapes.items()}
 
 
 def read_column(spec: str | Path) -> np.ndarray:

@@ -70,17 +70,17 @@ class Source(ABC):
 
     #: What the part of a spec after the colon refers to; None if a file holds one array.
     key: ClassVar[str | None] = None
-    #: Whether the constructor takes the name of the id column; whether memory does not grow with the rows; and whether
-    #: there are vectors, or only labels.
+    #: Whether the constructor takes the name of the id column, and whether memory does not grow with the rows.
     names_ids: ClassVar[bool] = False
     streams: ClassVar[bool] = True
-    has_vectors: ClassVar[bool] = True
     #: The class that writes vectors.
     sink: ClassVar[type[Sink] | None] = None
     #: Function of a path and a key that returns labels or ids, one per row (``congruence.io.ids.Column``).
     read_column: ClassVar[Any] = None
     #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
     shapes: ClassVar[Any] = None
+    #: Function of a path that returns the names of what a key can name, each with what it is, for text without shapes.
+    listing: ClassVar[Any] = None
 
     path: str  # name of the source in messages
     n: int
@@ -219,24 +219,28 @@ class Source(ABC):
 class RawSource(Source):
     """Source of a file in which the rows stand one after another, as numbers of type ``_stored``, from ``_offset`` on.
 
-    Rows by number are read one by one, so that some of many cost no pass over the file.
+    Before each row may stand ``_lead`` numbers more, which ``_converted`` takes off. Rows by number are read one by
+    one, so that some of many cost no pass over the file.
     """
 
     _file: str
     _offset: int
     _stored: np.dtype
+    _lead: int = 0
 
     def _converted(self, rows: np.ndarray) -> np.ndarray:
         """Return rows as they are stored in the source's type."""
         return rows.astype(self.dtype, copy=False)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        width = self._lead + self.dim
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
-            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-            yield from map(self._converted, scan_rows(stream, self.n - after, self.dim, self._stored, batch, self.path))
+            stream.seek(self._offset + after * width * self._stored.itemsize)
+            yield from map(self._converted, scan_rows(stream, self.n - after, width, self._stored, batch, self.path))
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
-        out, size = np.empty((len(wanted), self.dim), self._stored), self.dim * self._stored.itemsize
+        out = np.empty((len(wanted), self._lead + self.dim), self._stored)
+        size = out.shape[1] * self._stored.itemsize
         runs = np.append(np.flatnonzero(np.diff(wanted, prepend=-2) > 1), len(wanted)).tolist()
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
             for first, end in pairwise(runs):
@@ -339,9 +343,12 @@ class Sink(ABC):
     directory: ClassVar[bool] = False
     #: Whether the space is written to a file next to the output, because the format cannot hold it.
     sidecar: ClassVar[bool] = False
-    #: Whether the format can hold ids, and whether it can hold the other columns of a table.
+    #: Whether the format can hold ids, and needs them, and whether it can hold the other columns of a table.
     keeps_ids: ClassVar[bool] = True
+    needs_ids: ClassVar[bool] = False
     keeps_columns: ClassVar[bool] = False
+    #: The widest type of numbers that the format can hold.
+    widest: ClassVar[type[np.floating[Any]]] = np.float64
 
     path: Path
     n: int

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.errors import InputError, ParameterError
+from congruence.io.reading import CODECS
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -27,13 +28,35 @@ FORMATS: dict[str, str] = {
     ".arrow": "congruence.io.arrow:ArrowSource",
     ".feather": "congruence.io.arrow:ArrowSource",
     ".csv": "congruence.io.text:CsvSource",
+    ".tsv": "congruence.io.text:CsvSource",
     ".jsonl": "congruence.io.text:JsonlSource",
+    ".ndjson": "congruence.io.text:JsonlSource",
+    ".json": "congruence.io.text:JsonSource",
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
+    ".h5ad": "congruence.io.hdf5:H5adSource",
+    ".pt": "congruence.io.pt:PtSource",
+    ".pth": "congruence.io.pt:PtSource",
+    ".fvecs": "congruence.io.vecs:FvecsSource",
+    ".bvecs": "congruence.io.vecs:VecsSource",
+    ".ivecs": "congruence.io.vecs:VecsSource",
+    ".vec": "congruence.io.words:VecSource",
+    ".bin": "congruence.io.words:BinSource",
     ".lance": "congruence.io.lance:LanceSource",
     "": "congruence.io.folder:FolderSource",
-    ".txt": "congruence.io.text:TxtSource",
+    ".txt": "congruence.io.words:TxtSource",
 }
+
+
+#: The formats that may be compressed, since they are read as text from front to back.
+_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".vec", ".txt")
+
+
+def suffix_of(path: str | Path) -> str:
+    """Return the suffix that names a path's format: of ``a.csv.gz``, it is ``.csv``."""
+    name = Path(path)
+    inner = Path(name.stem).suffix.lower()
+    return inner if name.suffix.lower() in CODECS and inner in _TEXT else name.suffix.lower()
 
 
 @cache
@@ -50,8 +73,8 @@ def _load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def suffixes(where: Callable[[type[Source]], bool] = lambda one: one.has_vectors) -> list[str]:
-    """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors."""
+def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str]:
+    """List the suffixes of the formats that satisfy a condition."""
     return [suffix for suffix, place in (FORMATS | _installed()).items() if where(_load(FORMATS.get(suffix, place)))]
 
 
@@ -61,13 +84,13 @@ def is_folder(path: str | Path) -> bool:
 
 
 def find_format(
-    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda one: one.has_vectors
+    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda _: True
 ) -> type[Source]:
     """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 
     An existing folder is a folder of parts, whatever its name.
     """
-    suffix = "" if is_folder(path) else Path(path).suffix.lower()
+    suffix = "" if is_folder(path) else suffix_of(path)
     place = FORMATS.get(suffix) or _installed().get(suffix)
     one: type[Source] | None = None if place is None else _load(place)
     if one is None or not where(one):
@@ -79,6 +102,8 @@ def find_format(
 
 def find_sink(path: str | Path, what: str = "output") -> type[Sink]:
     """Return the class that writes files with a path's suffix."""
+    if Path(path).suffix.lower() in CODECS and suffix_of(path) in _TEXT:
+        raise ParameterError(f"Got {str(path)!r} for {what}, but nothing is compressed.", "Leave out the last suffix.")
     sink = find_format(path, what, lambda one: one.sink is not None).sink
     assert sink is not None
     return sink
@@ -91,7 +116,7 @@ def find_column_format(path: str | Path) -> type[Source]:
 
 def names_columns(path: str | Path) -> bool:
     """Return whether a path has the suffix of a format from which columns can be read."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     return suffix != "" and (suffix in FORMATS or suffix in _installed())
 
 

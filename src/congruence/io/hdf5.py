@@ -1,9 +1,10 @@
-"""Reader and writer of ``.h5`` and ``.hdf5`` files (extra ``hdf5``), streamed in slices."""
+"""Reader and writer of ``.h5`` and ``.hdf5`` files, and reader of ``.h5ad`` (extra ``hdf5``), streamed in slices."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError
+from congruence.errors import CorruptFileError, DtypeError, IdError, ShapeError
 from congruence.io._base import SPACE_KEY, NamedArrays, Sink, read_space, space_json
-from congruence.io.ids import id_array
+from congruence.io.ids import column_ids, id_array
 from congruence.io.reading import TEXT_BYTES, as_column, damaged, errno_from_text, missing_file, pack, reading
 from congruence.io.tables import TableRows
 
@@ -30,6 +31,9 @@ _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 #: Time limit for reading strings: this many seconds, plus one second per so many strings.
 _PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
+
+#: The parts of a sparse matrix: numbers, their columns, and where each row begins.
+_SPARSE = ("data", "indices", "indptr")
 
 #: Prints a JSON list of the strings of a dataset, or of its attribute. On a damaged heap libhdf5 may loop forever in a
 #: call that cannot be interrupted from its own process. It imports nothing of congruence.
@@ -178,3 +182,83 @@ class Hdf5Source(NamedArrays):
             data = file[self._key]
             for start in range(after, self.n, batch):
                 yield np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
+
+
+class H5adSource(Hdf5Source):
+    """Rows of ``X``, a layer or a part of ``obsm`` of an ``.h5ad`` of anndata, with the cells' names.
+
+    Columns are those of ``obs``. A sparse matrix is read by rows, each with its zeros.
+    """
+
+    sink = None  # type: ignore[assignment]
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        shapes = self.shapes(path)
+        self._choose(path, key.strip("/") if key else None, shapes)
+        with _open(path) as file:
+            self._sparse = not hasattr(file[self._key], "shape")
+            names = [f"{self._key}/{part}" for part in _SPARSE] if self._sparse else [self._key]
+            if any(name not in Hdf5Source.shapes(path) for name in names):
+                raise ShapeError(f"Got a table or column in {self.path}.", "Pass the key of a matrix.")
+            stored = [_own_dataset(file, name, path) for name in names]
+            self._set_matrix(shapes[self._key], stored[0].dtype)
+            if self._sparse and not (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,)):
+                raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows, one after another")
+            # Names in ``shapes`` are no links to other files.
+            named = any(name.startswith("obs/") for name in shapes) and "_index" in file["obs"].attrs
+        if self._sparse and "csr" not in _strings(path, [self._key, "encoding-type"])[0]:
+            raise DtypeError(f"Got a matrix stored by columns in {self.path}.", "Save it as csr_matrix.")
+        index = next((name for name in ("obs/_index", "obs/index") if name in shapes), None)
+        if ids is None and (index or named):
+            index = index or f"obs/{_strings(path, ['obs', '_index'])[0]}"
+            ids = column_ids(self.read_column(path, index), f"{path}:{index}")
+            if len(ids) != self.n:
+                raise IdError(f"Got {len(ids)} names of cells for {self.n} rows of {self.path}.", "Pass --ids none.")
+        self._ids = None if isinstance(ids, bool) else ids
+
+    @classmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the matrices and of the columns of ``obs`` by name."""
+        every = super().shapes(path)
+        found = {}
+        with _open(path) as file:
+            for name, shape in every.items():
+                group, _, last = name.rpartition("/")
+                if re.fullmatch("X|(obsm|layers|obs)/[^/]+", name) and name not in ("X/data", "X/indices", "X/indptr"):
+                    found[name] = shape
+                elif last == "codes" and re.fullmatch("obs/[^/]+", group):
+                    found[group] = shape
+                elif last == "indptr" and re.fullmatch("X|(obsm|layers)/[^/]+", group) and "shape" in file[group].attrs:
+                    kind = file[group].attrs.get_id("shape")
+                    if kind.dtype.kind in "iu" and kind.shape == (2,):
+                        found[group] = tuple(file[group].attrs["shape"].tolist())
+        return found
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a column of ``obs``; a categorical one as its texts."""
+        with _open(path) as file:
+            if hasattr(file[key], "shape"):
+                return super().read_array(path, key)
+        names, codes = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("categories", "codes"))
+        if codes.dtype.kind not in "iu" or (len(codes) and (codes.min() < -1 or codes.max() >= len(names))):
+            raise damaged(path, f"{key} has codes without a category")
+        return np.append(names.astype(object), None)[codes]  # a missing one has the code -1
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        if not self._sparse:
+            yield from super()._blocks(after, batch)
+            return
+        with _open(self._file) as file:
+            data, indices, indptr = (file[f"{self._key}/{part}"] for part in _SPARSE)
+            for start in range(after, self.n, batch):
+                ends = indptr[start : min(start + batch, self.n) + 1].astype(np.int64)
+                counts = np.diff(ends)
+                columns = indices[ends[0] : ends[-1]] if ends[0] >= 0 and (counts >= 0).all() else np.empty(0, int)
+                if len(columns) != counts.sum() or (
+                    len(columns) and not 0 <= columns.min() <= columns.max() < self.dim
+                ):
+                    raise damaged(self._file, f"{self._key} has numbers outside of its {self.dim} columns")
+                block = np.zeros((len(counts), self.dim), self.dtype)
+                block[np.repeat(np.arange(len(counts)), counts), columns] = data[ends[0] : ends[-1]]
+                yield block

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,8 +16,8 @@ import pyarrow as pa
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence._utils.validation import shorten
 from congruence.errors import CongruenceError, IdError
-from congruence.io.formats import find_column_format, is_folder, suffixes
-from congruence.io.reading import damaged, reading
+from congruence.io.formats import find_column_format, is_folder, suffix_of, suffixes
+from congruence.io.reading import damaged, delimiter_of, read_lines, reading
 
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
@@ -143,6 +144,9 @@ def id_array(blocks: list[pa.Array]) -> np.ndarray:
 #: Usual names of id columns, in the order in which they are tried.
 USUAL_NAMES = ("id", "ids", "names")
 
+#: Suffixes of text with a header and cells.
+_CELLS = (".csv", ".tsv")
+
 _NOT_WHOLE = "it contains numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
@@ -185,22 +189,28 @@ def id_fault(path: str | Path, name: str) -> str | None:
 
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     """Return the names of one-dimensional columns with one entry per row, without those of the vectors."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
         return []
     shapes = find_column_format(path).shapes
     if shapes is not None:
         return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
     record = first_record(path)
-    if suffix == ".csv":  # without a prefix, all other columns are dimensions of the vectors
+    if suffix in _CELLS:  # without a prefix, all other columns are dimensions of the vectors
         return [name for name in record if (not name.startswith(key) if key else name in USUAL_NAMES)]
     return [name for name, value in record.items() if type(value) in (str, int)]
 
 
 def first_record(path: str | Path) -> dict[str, object]:
     """Return the fields of the first line of a ``.csv`` or ``.jsonl``, with their values in the latter."""
-    with reading(path, ValueError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
-        if Path(path).suffix.lower() == ".csv":
-            return dict.fromkeys(next(csv.reader(stream), []))
-        record = json.loads(next((line for line in stream if line.strip()), "{}"))
+    with reading(path, ValueError, csv.Error):
+        lines = read_lines(path)
+        if suffix_of(path) in _CELLS:
+            first = next(lines, "")
+            return dict.fromkeys(next(csv.reader(chain([first], lines), delimiter=delimiter_of(first)), []))
+        if suffix_of(path) == ".json":
+            from congruence.io.text import JsonSource
+
+            return dict(JsonSource.listing(path))
+        record = json.loads(next((line for line in lines if line.strip()), "{}"))
         return record if isinstance(record, dict) else {}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.ids import fits_fixed_width
-from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.errors import DtypeError, ShapeError
 from congruence.io._base import NamedArrays, RawSource, Sink, Source, read_sidecar
 from congruence.io.reading import (
     TEXT_BYTES,
@@ -29,6 +29,7 @@ from congruence.io.reading import (
     pack,
     read_exactly,
     reading,
+    refuse_key,
     scan_rows,
     stored_dtype,
     write_all,
@@ -59,12 +60,6 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: s
         raise damaged(path, f"{expected - available} of {expected} bytes are missing")
 
 
-def _refuse_key(key: str | None, path: str | Path) -> None:
-    if key is not None:
-        problem = f"Got key {key!r} for {path}; expected none, since an .npy holds one array."
-        raise ParameterError(problem, "Pass the path alone.")
-
-
 class NpySink(Sink):
     """Writer of a ``.npy`` file; the space is written to ``<name>.space.json``, and ids are not kept."""
 
@@ -81,7 +76,7 @@ class NpySink(Sink):
 
 def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
     """Read a one-dimensional ``.npy``: numbers, or texts in an object array."""
-    _refuse_key(key, path)
+    refuse_key(key, path)
     with reading(path), open(path, "rb") as stream:
         return _read_column(stream, os.fstat(stream.fileno()).st_size, str(path))
 
@@ -119,7 +114,7 @@ class NpySource(RawSource):
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self.path, self._file, self.files = str(path), str(path), (Path(path),)
-        _refuse_key(key, path)
+        refuse_key(key, path)
         self._ids = None if isinstance(ids, bool) else ids
         with reading(path), open(path, "rb") as stream:
             shape, self._fortran, self._stored = _read_header(stream, self.path)

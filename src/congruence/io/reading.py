@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
+from congruence._utils.memory import check_memory
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import (
     CongruenceError,
@@ -103,6 +105,48 @@ def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
+# ------------------------------------------------------------------ text
+
+#: Codecs of compressed text by the suffix after that of the format.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+
+#: Exceptions that decompressing and decoding raise for damaged text.
+TEXT_DAMAGE = (OSError, ValueError, EOFError)
+
+#: Characters of text after which the free memory is looked at, and of a line, which one without end would exceed.
+_PORTION = 64 * 2**20
+
+
+def open_stream(path: str | Path) -> IO[bytes]:
+    """Open a file for reading from front to back, decompressed if it is."""
+    codec = CODECS.get(Path(path).suffix.lower())
+    if codec is None:
+        return open(path, "rb")
+    import pyarrow as pa
+
+    with open(path, "rb"):  # for the errors of the system
+        return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), codec))  # type: ignore[type-var]
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Yield the lines of a text in UTF-8, with their ends, whose rows will be held in memory."""
+    count = 0
+    with reading(path, *TEXT_DAMAGE), io.TextIOWrapper(open_stream(path), "utf-8-sig", newline="") as stream:
+        while line := stream.readline(_PORTION):
+            if len(line) == _PORTION:
+                raise damaged(path, f"a line of more than {_PORTION:,} characters")
+            count += len(line)
+            if count > _PORTION:
+                check_memory(4 * _PORTION, f"the rows of {path}", "Convert it to .parquet, which is read in blocks.")
+                count = 0
+            yield line
+
+
+def delimiter_of(header: str) -> str:
+    """Return what separates the cells of a table in text: the tab, semicolon or comma that is most frequent."""
+    return max(",;\t", key=header.count)
+
+
 # ------------------------------------------------------------------ keys
 
 
@@ -114,6 +158,13 @@ def missing_key(
     if key is None:
         return ParameterError(f"Got no {what} for {path}, which contains {listed}.", f"Write {path}:<{what}>.")
     return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}.", "Pass one of these.")
+
+
+def refuse_key(key: str | None, path: str | Path) -> None:
+    """Check that no key was given for a file that holds one array."""
+    if key is not None:
+        problem = f"Got key {key!r} for {path}; expected none, since it holds one array."
+        raise ParameterError(problem, "Pass the path alone.")
 
 
 def choose(key: str | None, found: Mapping[str, tuple[int, ...]], path: str | Path, what: str = "key") -> str:

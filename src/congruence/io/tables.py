@@ -19,6 +19,7 @@ from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
+from congruence.io.nested import with_value
 from congruence.io.reading import missing_key, reading, stored_dtype
 
 if TYPE_CHECKING:
@@ -148,8 +149,11 @@ class TableLayout:
         arrays = []
         if rows is not None and self._columns is not None:
             schema = self._columns.schema
-            batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
-            arrays = list(batch.columns)
+            if not isinstance(rows, pa.RecordBatch):
+                # The old vectors do not stay inside of other objects.
+                kept = [with_value(row, self._columns.vector, None) for row in rows] if self._replaces else rows
+                rows = pa.RecordBatch.from_pylist(kept, schema=schema)
+            arrays = list(rows.columns)
         if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:
@@ -275,9 +279,10 @@ class TableSource(Source):
 
     @classmethod
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a table's columns by name; lists of any length count as matrices."""
+        """Return the shapes of a table's columns by name; lists of any length count as matrices, of width -1."""
         table = cls.table_class(path)
-        return {f.name: (table.n, -1) if is_list(f.type) else (table.n,) for f in table.schema}
+        widths = {f.name: (getattr(f.type, "list_size", -1),) if is_list(f.type) else () for f in table.schema}
+        return {name: (table.n, *width) for name, width in widths.items()}
 
     @classmethod
     def read_column(cls, path: str, key: str | None) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in memory."""
+"""``.csv`` and ``.jsonl``, for small data edited by hand; both in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,51 +20,52 @@ from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.io._base import Source, read_sidecar
+from congruence.io._base import read_sidecar
 from congruence.io.ids import arrow_ids
-from congruence.io.reading import missing_key, reading
+from congruence.io.nested import is_vector, records_of, value_at, values_of, with_value
+from congruence.io.reading import delimiter_of, missing_key, read_lines, reading
 from congruence.io.tables import Columns, MemoryTable, TableRows, TableSink, TableSource, is_list, list_array
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
 
 _ID_NAMES = ("id", "ids")
-_VECTOR_NAMES = ("vector", "embedding")
+_VECTOR_NAMES = ("vector", "embedding", "values")
 
 #: Stricter than ``float``, which also accepts underscores, for example.
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 # ------------------------------------------------------------------ lines
 
 
-def _read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and line number and cells of each row."""
-    # Spreadsheets may write a byte order mark, which would become part of the first name.
-    with reading(path, UnicodeDecodeError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
-        reader = csv.reader(stream)
+def _read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """Return the header, line number and cells of each row, and the decimal separator of the numbers."""
+    with reading(path, csv.Error):
+        lines = read_lines(path)
+        first = next(lines, "")
+        delimiter = delimiter_of(first)
+        reader = csv.reader(chain([first], lines), delimiter=delimiter)
         try:
-            lines = [(reader.line_num, cells) for cells in reader if cells]
+            rows = [(reader.line_num, cells) for cells in reader if cells]
         except csv.Error as error:
             if "field limit" not in str(error):
                 raise
             problem = f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num}"
             problem += f" of {path} (an id may have at most {MAX_ID_BYTES:,} bytes)."
             raise IdError(problem, "Shorten it, or store the table as .parquet.") from None
-    if not lines:
+    if not rows:
         raise ShapeError(f"The file {path} is empty; expected a header and rows.", "Write the file again.")
-    (_, header), *rows = lines
+    (_, header), *rows = rows
     for number, cells in rows:
         if len(cells) != len(header):
             problem = f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header."
             raise ShapeError(problem, "Correct the line.")
-    return header, rows
+    return header, rows, "." if delimiter == "," else ","
 
 
 def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with reading(path, UnicodeDecodeError), open(path, encoding="utf-8-sig") as stream:
-        lines = stream.readlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             try:
                 record, why = json.loads(line), ""
@@ -117,7 +119,8 @@ class CsvSink(_TextSink):
             twice = sorted({name for name in header if header.count(name) > 1})
             problem = f"Got several columns named {', '.join(twice)} for {self.path}."
             raise ParameterError(problem, "Pass `column_out=…` with an unused name.")
-        self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
+        file = stack.enter_context(open(temporary, "w", newline="", encoding="utf-8"))
+        self._writer = csv.writer(file, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ",")
         self._writer.writerow(header)
 
     def _write_group(self, table: pa.Table) -> None:
@@ -152,7 +155,8 @@ class JsonlSink(_TextSink):
         name = self._schema.field(self._layout.at).name
         new = ids.to_pylist() if ids is not None and self._layout.new_ids else None
         for k, (record, vector) in enumerate(zip(rows, _short_numbers(vectors), strict=True)):
-            self._dump(({} if new is None else {"id": new[k]}) | record | {name: vector})
+            mapped = record | {name: vector} if self.column_out else with_value(record, name, vector)
+            self._dump(({} if new is None else {"id": new[k]}) | mapped)
 
     def _write_group(self, table: pa.Table) -> None:
         for batch in table.to_batches():
@@ -224,53 +228,97 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 class CsvSource(TableSource):
-    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
+    """Rows of a ``.csv`` or ``.tsv`` with a header: an optional ``id`` column, and one column per dimension.
 
-    ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column.
+    ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column. Or it
+    is the name of a column of JSON lists, by default the only one. Where the cells are not separated by commas, the
+    numbers may have decimal commas.
     """
 
     key, sink, streams, shapes = "prefix", CsvSink, False, None  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        header, lines = _read_csv(path)
+        header, lines, point = _read_csv(path)
         # The id column is never a dimension, even if its ids are not used.
         id_name = ids if isinstance(ids, str) else next((name for name in _ID_NAMES if name in header), None)
         if id_name is not None and id_name not in header:
             raise missing_key(id_name, path, dict.fromkeys(header, ""), "id column")
-        wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
-        if not wanted:
+        free = [j for j, name in enumerate(header) if name != id_name]
+        lists = [j for j in free if lines and lines[0][1][j].lstrip().startswith("[")]
+        wanted = [j for j in free if header[j] == key] or [j for j in free if key is None or header[j].startswith(key)]
+        if key is None and lists:
+            wanted = lists
+        if not wanted or (key is None and len(lists) > 1):
             raise missing_key(key, path, dict.fromkeys(header, ""), "column")
-        cells = tuple(header[j] for j in wanted)
+        cells = () if len(wanted) == 1 and wanted[0] in lists else tuple(header[j] for j in wanted)
         _check_header(cells, path)
-        for number, line in lines:
-            bad = next((j for j in wanted if not _NUMBER.fullmatch(line[j])), None)
-            if bad is not None:
-                raise DtypeError(
-                    f"Got {short(line[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
-                    "Correct this cell, or name the vector columns' common prefix as path:prefix.",
-                )
-        vectors = np.array([[float(line[j]) for j in wanted] for _, line in lines])
+        if cells:
+            vectors = np.array([_cells_of(line, wanted, header, point, f"line {k} of {path}") for k, line in lines])
+        else:
+            name, rows = header[wanted[0]], []
+            for k, line in lines:
+                rows.append(_vector_of(_json_of(line[wanted[0]]), name, f"line {k} of {path}", len((rows or [[]])[0])))
+            vectors = np.array(rows)
         others = {j: name for j, name in enumerate(header) if j not in {*wanted}}
-        name = (key or "").rstrip("_-. ") or "vector"
+        name = ((key or "").rstrip("_-. ") or "vector") if cells else header[wanted[0]]
         while name in others.values():
             name += "_"
         # The columns of the vectors become one, in the place of the first of them.
         texts = {j: pa.array([line[j] for _, line in lines], pa.string()) for j in others}
         columns = dict(sorted({**texts, wanted[0]: _as_lists(vectors, path)}.items()))
-        rows = pa.record_batch([*columns.values()], [others.get(j, name) for j in columns])
+        batch = pa.record_batch([*columns.values()], [others.get(j, name) for j in columns])
         own = id_name if ids is None else ids
-        super().__init__(path, name, False if own is None else own, table=MemoryTable(path, rows))
+        super().__init__(path, name, False if own is None else own, table=MemoryTable(path, batch))
         self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
         self._columns = replace(self._columns, cells=cells)
 
     @classmethod
+    def listing(cls, path: str | Path) -> dict[str, str]:
+        """Return the names of the columns, each with what it holds in the first row."""
+        header, lines, point = _read_csv(path)
+        first = [cell.replace(point, ".") for cell in lines[0][1]] if lines else [""] * len(header)
+        kinds = ["list" if cell[:1] == "[" else "number" if NUMBER.fullmatch(cell) else "text" for cell in first]
+        return dict(zip(header, kinds, strict=True))
+
+    @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read one column as an object array of str."""
-        header, lines = _read_csv(path)
+        header, lines, _ = _read_csv(path)
         if key not in header:
             raise missing_key(key, path, dict.fromkeys(header, ""), "column")
         place = header.index(key)
         return np.array([cells[place] for _, cells in lines], dtype=object)
+
+
+def _cells_of(line: list[str], wanted: list[int], header: list[str], point: str, place: str) -> list[float]:
+    """Return the numbers in some cells of a line."""
+    cells = [line[j].replace(point, ".") for j in wanted]
+    bad = next((j for j, cell in zip(wanted, cells, strict=True) if not NUMBER.fullmatch(cell)), None)
+    if bad is not None:
+        where, _, path = place.partition(" of ")
+        problem = f"Got {short(line[bad])!r} in {where}, column {short(header[bad])!r} of {path}."
+        raise DtypeError(problem, "Correct this cell, or name the vector columns' common prefix as path:prefix.")
+    return [float(cell) for cell in cells]
+
+
+def _json_of(cell: str) -> object:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _vector_of(vector: Any, name: str, place: str, width: int) -> list[float]:
+    """Return a JSON list of numbers, ``width`` of them unless it is 0."""
+    if vector != [] and not is_vector(vector):
+        raise DtypeError(f"Got no list of numbers as {short(name)!r} in {place}.", "Correct this line.")
+    if width and len(vector) != width:
+        problem = f"Got {len(vector)} numbers in {place}; expected {width} as in the first."
+        raise ShapeError(problem, "Correct this line.")
+    try:
+        return [float(x) for x in vector]
+    except OverflowError:
+        raise DtypeError(f"Got a number beyond the range of float64 in {place}.", "Correct this line.") from None
 
 
 def _check_header(cells: Sequence[str], path: str | Path) -> None:
@@ -279,7 +327,7 @@ def _check_header(cells: Sequence[str], path: str | Path) -> None:
         fix = "Save the file with index=False, or name the vector columns' common prefix as path:prefix."
         raise ParameterError(f"Got a column without a name in {path} (pandas writes its index without one).", fix)
     # pandas names columns without names 0, 1, 2, …
-    if all(map(_NUMBER.fullmatch, cells)) and list(cells) != [str(j) for j in range(len(cells))]:
+    if all(map(NUMBER.fullmatch, cells)) and list(cells) != [str(j) for j in range(len(cells))]:
         problem = f"Got numbers in the first line of {path}; expected a header with column names."
         raise ParameterError(problem, "Add a header line; otherwise the first vector would be lost.")
 
@@ -291,68 +339,92 @@ def _as_lists(vectors: np.ndarray, path: str | Path) -> pa.Array:
 
 
 class JsonlSource(TableSource):
-    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
+    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id.
+
+    Both may be inside of other objects: ``response.body.data[0].embedding``.
+    """
 
     key, sink, streams, shapes = "field", JsonlSink, False, None  # type: ignore[assignment]
 
+    #: What messages call a record.
+    unit: ClassVar[str] = "line"
+
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        lines = list(_read_jsonl(path))
+        lines, inner = self._load(path, key)
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
-        field = key or next((name for name in _VECTOR_NAMES if name in first), "")
+        field = inner or next((name for name in _VECTOR_NAMES if name in first), "")
+        if lines and not field:
+            vectors = [place for place, kind in values_of(first).items() if kind.endswith("numbers")]
+            if len(vectors) != 1:
+                raise missing_key(None, path, values_of(first), "field")
+            field = vectors[0]
         id_name = ids if isinstance(ids, str) else None
         if ids is None:
-            id_name = next((name for name in _ID_NAMES if name in first), None)
-        if lines and not field:
-            raise missing_key(None, path, dict.fromkeys(first, ""), "field")
-        if id_name is not None and lines and id_name not in first:
-            raise ParameterError(f"Got no {id_name!r} in line {lines[0][0]} of {path}.", "Add it to this line.")
+            id_name = next((name for name in (*_ID_NAMES, "_id") if name in first), None)
+        if id_name is not None and lines and self._at(first, id_name) is None and id_name not in first:
+            problem = f"Got no {id_name!r} in {self.unit} {lines[0][0]} of {path}."
+            raise ParameterError(problem, f"Add it to this {self.unit}.")
         rows: list[list[float]] = []
         for number, record in lines:
-            place = f"line {number} of {path}"
-            if field not in record:
-                raise missing_key(field, place, dict.fromkeys(record, ""), "field")
-            vector = record[field]
-            # Types are compared exactly, since bool is a subclass of int.
-            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
-                raise DtypeError(f"Got no list of numbers as {field!r} in {place}.", "Correct this line.")
-            if rows and len(vector) != len(rows[0]):
-                problem = f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first."
-                raise ShapeError(problem, "Correct this line.")
+            place = f"{self.unit} {number} of {path}"
             try:
-                rows.append([float(x) for x in vector])
-            except OverflowError:
-                problem = f"Got a number beyond the range of float64 in {place}."
-                raise DtypeError(problem, "Correct this line.") from None
+                vector = value_at(record, field)
+            except KeyError:
+                raise missing_key(field, place, values_of(record), "field") from None
+            rows.append(_vector_of(vector, field, place, len((rows or [[]])[0])))
         columns = {field: _as_lists(np.array(rows), path)}
         if id_name is not None:
-            columns[id_name] = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
+            names = [self._at(record, id_name) for record in self._records]
+            columns[id_name] = arrow_ids(to_ids(names, f"ids of {path}"))
         own = id_name or (ids if isinstance(ids, pa.Array) else False)
         super().__init__(path, field, own, table=MemoryTable(path, pa.record_batch(columns)))
         self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
 
     @classmethod
+    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+        """Return the numbered records of a file, and the part of a key that is a path in each."""
+        return list(_read_jsonl(path)), key
+
+    @staticmethod
+    def _at(record: dict[str, Any], key: str) -> Any:
+        """Return the value at a path, or None."""
+        try:
+            return value_at(record, key)
+        except KeyError:
+            return None
+
+    @classmethod
+    def listing(cls, path: str | Path) -> dict[str, str]:
+        """Return the paths of the values in the first record, each with what it is."""
+        lines, _ = cls._load(path, None)
+        return values_of(lines[0][1]) if lines else {}
+
+    @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read one field as an object array of Python values; None where it is null or missing."""
+        lines, inner = cls._load(path, key)
         values: list[object] = []
-        for number, record in _read_jsonl(path):
-            if key not in record and not values:
-                raise missing_key(key, f"line {number} of {path}", dict.fromkeys(record, ""), "field")
-            values.append(record.get(str(key)))
+        for number, record in lines:
+            value = None if inner is None else cls._at(record, inner)
+            if value is None and not values and inner not in record:
+                raise missing_key(key, f"{cls.unit} {number} of {path}", values_of(record), "field")
+            values.append(value)
         return np.fromiter(values, object, len(values))
 
     @cached_property
     def columns(self) -> list[Columns]:
         kinds: dict[str, pa.DataType] = {}
         mixed = []
-        for name in dict.fromkeys(name for record in self._records for name in record):
+        for name in dict.fromkeys([*(name for record in self._records for name in record), self._key]):
             try:
                 values = [] if name == self._key else [record.get(name) for record in self._records]
                 kinds[name] = pa.list_(pa.float64(), self.dim) if name == self._key else pa.array(values).type
             except (pa.ArrowException, OverflowError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
-        return [Columns(pa.schema(kinds.items()), self._key, self._id_column, records=True, mixed=tuple(mixed))]
+        id_name = self._id_column if self._id_column in kinds else None
+        return [Columns(pa.schema(kinds.items()), self._key, id_name, records=True, mixed=tuple(mixed))]
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         for ids, block, _ in super()._scan(after, batch, table=False):
@@ -360,18 +432,16 @@ class JsonlSource(TableSource):
             after += len(block)
 
 
-class TxtSource(Source):
-    """A ``.txt`` file, which holds labels alone, one per line."""
+class JsonSource(JsonlSource):
+    """Rows of a ``.json``: the objects in its list, which ``key`` may pass through as ``data.embedding``."""
 
-    has_vectors = False
+    sink, unit = None, "item"  # type: ignore[assignment]
 
     @classmethod
-    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
-        """Read the lines as an object array of str."""
-        if key is not None:
-            problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
-            raise ParameterError(problem, "Pass the path alone.")
-        with reading(path, UnicodeDecodeError):
-            text = Path(path).read_text(encoding="utf-8-sig")
-        # Not splitlines(), which would also break at form feeds and Unicode's separators.
-        return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
+    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+        with reading(path, ValueError, RecursionError):
+            found, inner = records_of(json.loads("".join(read_lines(path))), key)
+        for number, record in enumerate(found, 1):
+            if not isinstance(record, dict):
+                raise CorruptFileError(f"Item {number} of {path} is not a JSON object.", "Correct this item.")
+        return list(enumerate(found, 1)), inner
