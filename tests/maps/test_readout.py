@@ -5,6 +5,7 @@ import pytest
 
 import congruence
 from congruence import Bridge, LinearMap, MLPMap, OrthogonalMap, Space, errors
+from congruence.maps.card import shown
 from congruence.maps.readout import Readout, find_lift
 from congruence.upgrade.transform import map_digest
 
@@ -158,6 +159,23 @@ def test_queries_keep_a_share_of_their_mean(share):
     np.testing.assert_allclose(texts, unit(mapping.transform(OLD["text"], "text", "plain")), atol=1e-12)
 
 
+def test_a_query_costs_one_product_with_the_maps_own_matrix(monkeypatch):
+    mapping = fitted(Readout(share={"image": 0.25}))
+    there = mapping.for_modality("image")
+    query = there.for_role("query")
+    assert query.matrix is there.matrix
+    assert [layer["kind"] for layer in mapping.as_layers("image", role="query")] == ["linear", "normalize"]
+    bridge, row = Bridge(mapping), OLD["image"][3]
+    first = bridge.transform(row, "image")
+
+    def fold(*_):
+        raise AssertionError("folded again")
+
+    monkeypatch.setattr(Readout, "fold", fold)
+    np.testing.assert_array_equal(bridge.transform(row, "image"), first)
+    np.testing.assert_allclose(first, unit(row @ query.matrix + query.offset), rtol=1e-14)
+
+
 def test_a_map_built_by_hand_is_the_plain_one_in_every_role():
     mapping = OrthogonalMap().fit(OLD["text"], NEW["text"])
     plain = OLD["text"] @ mapping.rotation_ + mapping.offset
@@ -259,6 +277,26 @@ def test_the_inverse_gives_stored_rows_back_as_far_as_the_rotation_does(form):
     np.testing.assert_allclose(lifted, back, atol=1e-9)
     native = mapping.inverse().transform(new["image"], "image")  # the model's own rows too
     np.testing.assert_allclose(native, back, atol=1e-9)
+
+
+def test_of_few_pairs_the_inverse_gives_back_what_they_span_and_its_display_says_how_much():
+    mapping = OrthogonalMap().fit(OLD["text"][:6], NEW["text"][:6], modality="text")
+    mapping = mapping.recenter(OLD["image"], NEW["image"], modality="image", use=False)
+    mapping.readout_, mapping.role_ = Readout(store="cone", height={"image": 0}), "store"
+    inverse = mapping.inverse()
+    back = inverse.transform(mapping.transform(OLD["image"], "image"), "image")
+    R, mu = mapping.rotation_, OLD["image"].mean(0)
+    H = np.linalg.qr(np.stack([NEW["text"][:6].mean(0), NEW["image"].mean(0)], axis=1))[0]
+    kept = (OLD["image"] - mu) @ R @ (np.eye(E) - H @ H.T) @ R.T
+    np.testing.assert_allclose(unit(back - mu), unit(kept), atol=1e-9)
+    facts = mapping.facts_
+    spanned = facts["rank"] + facts["mean_directions"]
+    assert spanned < D
+    assert shown(inverse)["lost"] == f"{D - spanned} of {D} directions, and the part along the means"
+    assert "lost" not in shown(mapping)
+    whole = OrthogonalMap(shrinkage="full").fit(OLD["text"], NEW["text"])
+    whole.readout_ = Readout(store="cone")
+    assert shown(whole.inverse())["lost"] == f"0 of {D} directions, and the part along the means"
 
 
 def test_maps_of_one_rotation_and_two_read_outs_are_told_apart():
