@@ -559,6 +559,8 @@ def behind(table: Table, arm: str) -> Iterator[tuple[tuple, str, str, str, float
                 for form, values in found.items()
                 if form.startswith(role) and " rule" not in form and " fit" not in form and set(asked) <= set(values)
             }
+            if not fixed:  # they were not measured
+                continue
             best = max(fixed, key=lambda form: fixed[form].mean())
             gap = fixed[best] - np.mean([columns[c] for c in asked], axis=0)
             yield cell, role, told or "all", best, float(gap.mean()), float(gap.std(ddof=1) / len(gap) ** 0.5)
