@@ -488,14 +488,20 @@ def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str,
     f, named = pairs.f, {"photo": "image", "text": "text"}
     others = {named[m]: sides for m, sides in known_rows(s, f, known).items() if sides[0] is not None}
     rows = {k: Z for k, Z in s.old.items() if KINDS[k] == f or named[KINDS[k]] in others}
-    mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries="all", check=False)
     for told in ("all", *(m for m in OTHER if m == f or named[m] in others)):
-        queries = () if told == "all" else (named[told],)
-        mapping.readout_ = replace(mapping.readout_, queries=queries)  # all that `queries=` changes
-        for role in ("store", "query"):
+        queries = "all" if told == "all" else named[told]
+        mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries=queries, check=False)
+        whole = mapping.readout_
+        arms = {
+            f"store fit, {told}": whole,
+            f"store fit not lifted, {told}": replace(whole, lift={}),
+            "query fit": whole,
+        }
+        for arm, mapping.readout_ in arms.items():
+            role = arm.split()[0]
             if role == "store" or told == "all":
                 mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
-                yield (f"store fit, {told}" if role == "store" else "query fit"), scores(s, mapped, role)
+                yield arm, scores(s, mapped, role)
 
 
 def known_rows(s: Split, f: str, known: str) -> dict[str, tuple]:
@@ -553,6 +559,8 @@ def behind(table: Table, arm: str) -> Iterator[tuple[tuple, str, str, str, float
                 for form, values in found.items()
                 if form.startswith(role) and " rule" not in form and " fit" not in form and set(asked) <= set(values)
             }
+            if not fixed:  # they were not measured
+                continue
             best = max(fixed, key=lambda form: fixed[form].mean())
             gap = fixed[best] - np.mean([columns[c] for c in asked], axis=0)
             yield cell, role, told or "all", best, float(gap.mean()), float(gap.std(ddof=1) / len(gap) ** 0.5)

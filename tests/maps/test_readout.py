@@ -5,7 +5,8 @@ import pytest
 
 import congruence
 from congruence import Bridge, LinearMap, MLPMap, OrthogonalMap, Space, errors
-from congruence.maps.readout import Readout
+from congruence.maps.card import shown
+from congruence.maps.readout import Readout, find_lift
 from congruence.upgrade.transform import map_digest
 
 RNG = np.random.default_rng(0)
@@ -34,7 +35,7 @@ def fitted(readout, known=True, method=OrthogonalMap):
     return mapping
 
 
-def by_hand(mapping, queries, modality, height, known=True):
+def by_hand(mapping, queries, modality, height, known=True, lift=0):
     """Return the stored rows of a modality by the formulas, row by row."""
     z, R = OLD[modality], mapping.matrix
     mu, nu = z.mean(0), NEW[modality].mean(0) if known or modality == "text" else None
@@ -52,7 +53,9 @@ def by_hand(mapping, queries, modality, height, known=True):
         if nu is None:
             out.append(p)
             continue
-        t = nu + (height if modality in asked else 0) * (u @ r) * u
+        t = (1 + lift * (modality in asked)) * nu
+        t = t * min(1, 0.99 / np.sqrt(t @ t)) + (height if modality in asked else 0) * (u @ r) * u
+        t = t * min(1, 0.99 / np.sqrt(t @ t))
         out.append(t + np.sqrt(1 - t @ t) * p)
     return np.array(out)
 
@@ -60,11 +63,11 @@ def by_hand(mapping, queries, modality, height, known=True):
 @pytest.mark.parametrize("modality", ["image", "text"])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("queries", [(), ("text",), ("image",), ("image", "text")])
-@pytest.mark.parametrize("height", [0, 0.4])
-def test_stored_rows_are_those_of_the_formula(queries, known, modality, height):
-    readout = Readout(queries, "cone", {"text": height, "image": height})
-    mapping = fitted(readout, known)
-    expected = by_hand(mapping, queries, modality, height, known)
+@pytest.mark.parametrize(("height", "lift"), [(0, 0), (0.4, 0), (0.4, 0.1), (0.4, 0.9), (0, -0.2)])
+def test_stored_rows_are_those_of_the_formula(queries, known, modality, height, lift):
+    both = ({"text": value, "image": value} for value in (height, 1, 1, lift))
+    mapping = fitted(Readout(queries, "cone", *both), known)
+    expected = by_hand(mapping, queries, modality, height, known, max(lift, 0))
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1)
     for rows, atol in ((OLD[modality], 1e-12), (OLD[modality].astype(np.float32), 1e-5)):
         np.testing.assert_allclose(mapping.transform(rows, modality), expected, atol=atol)
@@ -72,6 +75,76 @@ def test_stored_rows_are_those_of_the_formula(queries, known, modality, height):
     plain = mapping.transform(OLD[modality], modality, role="plain")
     there = mapping.for_modality(modality)
     np.testing.assert_array_equal(plain, OLD[modality] @ there.rotation_ + there.offset)
+
+
+def noisy(X, amount, seed=1):
+    """Return residuals turned away from those of unit rows X, as a bad map turns them."""
+    Z = X - X.mean(0)
+    return Z + amount * np.random.default_rng(seed).normal(size=X.shape) * np.linalg.norm(Z) / np.sqrt(X.size)
+
+
+def test_the_lift_is_half_of_what_the_highest_scores_lack():
+    X = NEW["text"]
+    nu, own, mapped = X.mean(0), X - X.mean(0), noisy(NEW["text"], 2)
+    u = unit(nu)
+    above = (mapped @ u)[:, None] * u
+    t = nu + 0.3 * above
+    t *= np.minimum(1, 0.99 / np.linalg.norm(t, axis=1, keepdims=True))
+    stored = t + np.sqrt(1 - (t * t).sum(1, keepdims=True)) * unit(mapped - above)
+    other = ~np.eye(N, dtype=bool)
+    native, ours = (np.quantile((X @ rows.T)[other], 0.97) for rows in (X, stored))
+    assert find_lift(mapped, own, nu, 0.3) == pytest.approx((native - ours) / 2 / (nu @ nu))
+    assert find_lift(own, own, nu, 1.0) == pytest.approx(0, abs=1e-12)  # rows mapped without an error
+    assert find_lift(mapped[:3], own[:3], nu, 0.3) is None
+    assert find_lift(mapped, own, 0.2 * u, 0.3) is None
+
+
+def test_badly_mapped_rows_win_more_places_beside_native_ones_and_keep_their_own_order():
+    rng = np.random.default_rng(3)
+    new = unit(rng.normal(size=(400, E)) + 5 * np.eye(E)[0])
+    old = unit(new - new.mean(0)) @ TURN.T + 6 * np.eye(D)[1]
+    old = unit(old + 0.25 * rng.normal(size=old.shape))
+    mapping = congruence.fit(old[:100], new[:100], modality="image", check=False)
+    lift = mapping.readout_.lift["image"]
+    assert lift > 0
+    mapping.readout_ = Readout(store="cone", height={"image": 0}, lift={"image": lift})
+    lifted = mapping.transform(old[100:])
+    mapping.readout_ = Readout(store="cone", height={"image": 0})
+    flat = mapping.transform(old[100:])
+    queries, native = new[100:200], new[100:250]
+    np.testing.assert_array_equal(np.argsort(queries @ lifted.T), np.argsort(queries @ flat.T))
+
+    def won(rows):
+        found = np.argsort(-(queries @ np.concatenate([native, rows[150:]]).T), axis=1)[:, :10]
+        return (found >= len(native)).mean()
+
+    assert won(flat) < won(lifted) < 0.5
+
+
+@pytest.mark.parametrize("queries", ["image", "text", "all", ["image", "text"]])
+def test_rows_without_pairs_are_lifted_only_where_no_other_modality_searches(queries):
+    means = {"image": (OLD["image"], NEW["image"])}
+    mapping = congruence.fit(OLD["text"], NEW["text"], modality="text", means=means, queries=queries, check=False)
+    assert set(mapping.readout_.lift) == ({"text", "image"} if queries == "image" else {"text"})
+    if queries == "image":
+        there = mapping.for_modality("image")
+        mapped = (OLD["image"] - there.source_mean_) @ there.matrix
+        nu = there.target_mean_
+        expected = find_lift(mapped, NEW["image"] - nu, nu, mapping.readout_.height["image"])
+        assert mapping.readout_.lift["image"] == pytest.approx(expected)
+
+
+def test_maps_composed_and_inverted_keep_the_lift_and_maps_saved_without_one_have_none():
+    one, two = Readout(lift={"image": 0.2, "text": -0.1}), Readout(lift={"image": 0.3})
+    assert one.then(two).lift == {"image": 0.3, "text": 0.0}
+    assert one.inverse().inverse() == one
+    saved = one.to_dict()
+    assert Readout.from_dict(saved) == one
+    del saved["lift"]
+    assert Readout.from_dict(saved) == Readout()
+    for value in (-2, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="share"):
+            Readout.from_dict({**saved, "lift": {"image": value}})
 
 
 @pytest.mark.parametrize("share", [0, 0.25, 1])
@@ -84,6 +157,23 @@ def test_queries_keep_a_share_of_their_mean(share):
     np.testing.assert_allclose(Bridge(mapping).transform(OLD["image"][3], "image"), expected[3], atol=1e-12)
     texts = mapping.transform(OLD["text"], "text", "query")  # whose share is not given
     np.testing.assert_allclose(texts, unit(mapping.transform(OLD["text"], "text", "plain")), atol=1e-12)
+
+
+def test_a_query_costs_one_product_with_the_maps_own_matrix(monkeypatch):
+    mapping = fitted(Readout(share={"image": 0.25}))
+    there = mapping.for_modality("image")
+    query = there.for_role("query")
+    assert query.matrix is there.matrix
+    assert [layer["kind"] for layer in mapping.as_layers("image", role="query")] == ["linear", "normalize"]
+    bridge, row = Bridge(mapping), OLD["image"][3]
+    first = bridge.transform(row, "image")
+
+    def fold(*_):
+        raise AssertionError("folded again")
+
+    monkeypatch.setattr(Readout, "fold", fold)
+    np.testing.assert_array_equal(bridge.transform(row, "image"), first)
+    np.testing.assert_allclose(first, unit(row @ query.matrix + query.offset), rtol=1e-14)
 
 
 def test_a_map_built_by_hand_is_the_plain_one_in_every_role():
@@ -127,7 +217,7 @@ def test_a_row_that_equals_its_mean_becomes_the_mean(height):
 
 @pytest.mark.parametrize("form", ["plain", "cone"])
 def test_a_saved_map_keeps_its_roles(form, tmp_path):
-    mapping = fitted(Readout(("text", "image"), form, {"image": 0.3}, {"text": 0.4}, {"text": 0.5}))
+    mapping = fitted(Readout(("text", "image"), form, {"image": 0.3}, {"text": 0.4}, {"text": 0.5}, {"image": 0.1}))
     mapping.save(tmp_path / "map")
     loaded = congruence.load(tmp_path / "map")
     assert (loaded.readout_, loaded.role_) == (mapping.readout_, "store")
@@ -182,8 +272,31 @@ def test_the_inverse_gives_stored_rows_back_as_far_as_the_rotation_does(form):
     assert np.abs(np.linalg.norm(back, axis=1) - 1).max() < 1e-9
     assert np.einsum("ij,ij->i", unit(back - mu), unit(kept)).min() > 1 - 1e-9
     assert np.einsum("ij,ij->i", back, OLD["image"]).min() > (0.99 if form == "plain" else 0.9)
+    mapping.readout_ = Readout(store=form, lift={"image": 0.1})  # what was added to the mean goes again
+    lifted = mapping.inverse().transform(mapping.transform(OLD["image"], "image"), "image")
+    np.testing.assert_allclose(lifted, back, atol=1e-9)
     native = mapping.inverse().transform(new["image"], "image")  # the model's own rows too
     np.testing.assert_allclose(native, back, atol=1e-9)
+
+
+def test_of_few_pairs_the_inverse_gives_back_what_they_span_and_its_display_says_how_much():
+    mapping = OrthogonalMap().fit(OLD["text"][:6], NEW["text"][:6], modality="text")
+    mapping = mapping.recenter(OLD["image"], NEW["image"], modality="image", use=False)
+    mapping.readout_, mapping.role_ = Readout(store="cone", height={"image": 0}), "store"
+    inverse = mapping.inverse()
+    back = inverse.transform(mapping.transform(OLD["image"], "image"), "image")
+    R, mu = mapping.rotation_, OLD["image"].mean(0)
+    H = np.linalg.qr(np.stack([NEW["text"][:6].mean(0), NEW["image"].mean(0)], axis=1))[0]
+    kept = (OLD["image"] - mu) @ R @ (np.eye(E) - H @ H.T) @ R.T
+    np.testing.assert_allclose(unit(back - mu), unit(kept), atol=1e-9)
+    facts = mapping.facts_
+    spanned = facts["rank"] + facts["mean_directions"]
+    assert spanned < D
+    assert shown(inverse)["lost"] == f"{D - spanned} of {D} directions, and the part along the means"
+    assert "lost" not in shown(mapping)
+    whole = OrthogonalMap(shrinkage="full").fit(OLD["text"], NEW["text"])
+    whole.readout_ = Readout(store="cone")
+    assert shown(whole.inverse())["lost"] == f"0 of {D} directions, and the part along the means"
 
 
 def test_maps_of_one_rotation_and_two_read_outs_are_told_apart():
@@ -219,7 +332,7 @@ def test_a_merged_map_has_the_read_out_of_both():
     one, two = (congruence.fit(*part, modality="text", check=False) for part in split(OLD["text"], NEW["text"]))
     merged = one.merge(two)
     share = two.n_pairs_ / (one.n_pairs_ + two.n_pairs_)
-    for name in ("height", "share", "back"):
+    for name in ("height", "share", "back", "lift"):
         a, b = (getattr(each.readout_, name)["text"] for each in (one, two))
         assert getattr(merged.readout_, name)["text"] == pytest.approx((1 - share) * a + share * b)
     assert (merged.role_, merged.scores_) == ("store", {})

@@ -145,6 +145,10 @@ def shown(mapping: Map) -> dict[str, str]:
     entries["fitted on"] = pairs
     if (readout := getattr(mapping, "readout_", None)) is not None:
         entries |= dict(readout.rows())
+        if readout.store == "back" and "mean_gain" in facts:
+            whole = facts["mean_gain"] > 1 - 1e-9
+            lost = mapping.d_out - (facts["directions"] if whole else facts["rank"] + facts["mean_directions"])
+            entries["lost"] = f"{lost} of {mapping.d_out} directions, and the part along the means"
     # No cosine: it means little without its controls, which are in ``scores_``.
     labels = {
         "held_out_retrieval_at_1": "retrieval@1",

@@ -30,7 +30,7 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap
-from congruence.maps.readout import Measured, Readout, RowMeans
+from congruence.maps.readout import Measured, Readout, RowMeans, find_lift
 from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
 #: One modality for all rows, or one for each row.
@@ -197,7 +197,9 @@ class OrthogonalMap(AffineMap):
         x, y = group.X - a, group.Y - b
         there, back = Measured.of(x @ self.rotation_, y, b), Measured.of(y @ self.rotation_.T, x, a)
         assert self.readout_ is not None
-        tables = ({group.modality: value} for value in (there.height, there.share, back.share))
+        lift = find_lift(x @ self.rotation_, y, b, there.height)
+        found = there.height, there.share, back.share, lift
+        tables = ({} if value is None else {group.modality: value} for value in found)
         return Readout(self.readout_.queries, self.readout_.store, *tables)
 
     def merge(self, other: Self) -> Self:

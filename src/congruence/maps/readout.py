@@ -93,14 +93,16 @@ class Readout:
     orthonormal basis of the new means of the queries' other modalities, and u the direction of ν off B:
 
     - ``plain``: the map itself, ``r + ν``.
-    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
-      ``height[m]`` if m may be searched by queries of its own kind, else 0. Means that hold less than a tenth of the
-      squared norm are no directions here. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
+    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``. k is
+      ``height[m]``, and δ is ``lift[m]`` (``find_lift``), if m may be searched by queries of its own kind, else 0.
+      Means that hold less than a tenth of the squared norm are no directions here. If ν is unknown, ``unit(p)``, and u
+      is the direction of the map's guess of ν.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
     that equals its mean becomes the mean. ``queries`` are the modalities of the queries, empty for all whose new mean
-    is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given.
+    is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given;
+    ``lift`` is 0 if not given or negative.
     """
 
     queries: tuple[str, ...] = ()
@@ -108,10 +110,11 @@ class Readout:
     height: Mapping[str, float] = field(default_factory=dict)
     share: Mapping[str, float] = field(default_factory=dict)
     back: Mapping[str, float] = field(default_factory=dict)
+    lift: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self.store, FORMS, "store")
-        for name in (*self.queries, *filter(None, (*self.height, *self.share, *self.back))):
+        for name in (*self.queries, *filter(None, (*self.height, *self.share, *self.back, *self.lift))):
             check_choice(name, MODALITIES, "queries")
 
     def fold(self, role: str, modality: str, plain: Folded, means: RowMeans) -> Folded:
@@ -133,19 +136,27 @@ class Readout:
         # A guess from few pairs is short; whether there is a cone shows in the old model.
         removed = (is_cone(means.source) and searched) if means.guessed else is_cone(means.target)
         own = basis([_without(means.target, others)] if removed else ())
-        height = self.height.get(modality, 1.0) if modality in asked and not means.guessed else 0.0
+        height, lift = 0.0, 0.0
+        if modality in asked and not means.guessed:
+            height, lift = self.height.get(modality, 1.0), max(self.lift.get(modality, 0.0), 0.0)
         matrix = _without(_without(matrix, others), own if not height else None)
-        base = None if means.guessed else inside(means.target)
+        base = None if means.guessed else inside((1 + lift) * means.target)
         return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
 
     def rows(self) -> list[list[str]]:
         """Return how stored rows and queries are read, and on what evidence, as rows of a table."""
         queries = " and ".join(self.queries) or "any known"
-        form = "as the map gives them" if self.store == "plain" else f"as a {self.store}, for {queries} queries"
+        form = {
+            "plain": "as the map gives them",
+            "cone": f"as a cone, for {queries} queries",
+            "back": "mapped back to unit rows",
+        }[self.store]
+        lift = {name: value for name, value in self.lift.items() if value >= 0.005 and self.store == "cone"}
         out = [["stored rows", form]]
         for title, table in (
             ("cosine of left-out rows without their means", self.height),
             ("share of their mean that queries keep", self.share),
+            ("their mean is longer by, beside re-embedded rows", lift),
         ):
             if table:
                 out.append([title, ", ".join(f"{value:.2f} {name}".strip() for name, value in table.items())])
@@ -154,16 +165,20 @@ class Readout:
     def inverse(self) -> Readout:
         """Return the read-out of the map from the new model to the old one, whose stored rows are mapped back."""
         store = {"plain": "plain", "cone": "back", "back": "cone"}[self.store]
-        return Readout(self.queries, store, self.height, self.back, self.share)
+        return Readout(self.queries, store, self.height, self.back, self.share, self.lift)
 
     def then(self, other: Readout) -> Readout:
-        """Return the read-out of this map followed by another: what two maps get right is their product."""
+        """Return the read-out of this map followed by another: what two maps get right is their product, and rows are
+        lifted as by the worse of them.
+        """
 
         def both(name: str) -> dict[str, float]:
             mine, theirs = getattr(self, name), getattr(other, name)
             return {key: mine.get(key, 1.0) * theirs.get(key, 1.0) for key in {**mine, **theirs}}
 
-        return Readout(other.queries, other.store, both("height"), both("share"), both("back"))
+        names = {**self.lift, **other.lift}
+        lift = {name: max(self.lift.get(name, 0.0), other.lift.get(name, 0.0)) for name in names}
+        return Readout(other.queries, other.store, both("height"), both("share"), both("back"), lift)
 
     def merge(self, other: Readout, share: float) -> Readout:
         """Return the read-out of a map of both maps' pairs, of which the other's are this share."""
@@ -177,7 +192,7 @@ class Readout:
                 for key in {**mine, **theirs}
             }
 
-        return Readout(self.queries, self.store, both("height"), both("share"), both("back"))
+        return Readout(self.queries, self.store, *map(both, _TABLES))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""
@@ -186,12 +201,30 @@ class Readout:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Build from ``to_dict``; a ValueError or TypeError if it is malformed."""
-        tables = [
-            {name: float(share) for name, share in dict(data[key]).items()} for key in ("height", "share", "back")
-        ]
-        if not all(0 <= share <= 1 for table in tables for share in table.values()):
-            raise ValueError("a share of the mean that is not between 0 and 1")
+        saved = {"lift": {}, **data}  # which earlier versions did not measure
+        tables = [{name: float(share) for name, share in dict(saved[key]).items()} for key in _TABLES]
+        least = (0, 0, 0, -1)
+        if not all(low <= share <= 1 for low, table in zip(least, tables, strict=True) for share in table.values()):
+            raise ValueError("a share of the mean that is not between its ends")
         return cls(tuple(data["queries"]), data["store"], *tables)
+
+
+def find_lift(mapped: np.ndarray, own: np.ndarray, mean: np.ndarray, height: float) -> float | None:
+    """Return the share by which to lengthen the mean of stored rows, so that they can stand beside native ones: half of
+    what their highest 3 % of scores lack, relative to a score of the mean. From −1 to 1; None if there are too few rows
+    to say, or no mean to speak of.
+
+    ``mapped`` (m, d) and ``own`` (n, d) are rows without their mean, of items that the map was not fitted on; if they
+    are pairs, row i of both is one item.
+    """
+    if min(len(mapped), len(own)) < _FEWEST or not is_cone(mean):
+        return None
+    mapped, own = (rows[:: -(-len(rows) // _MOST_SCORED)] for rows in (mapped, own))
+    native, axis = own + mean, mean / np.linalg.norm(mean)
+    stored = to_sphere(mapped, Folded(np.eye(0), np.zeros(1), inside(mean), axis, height))
+    scores = [native @ rows.T for rows in (native, stored)]
+    high = [np.quantile(each[np.eye(*each.shape) == 0], 0.97) for each in scores]
+    return float(np.clip((high[0] - high[1]) / (2 * float(mean @ mean)), -1, 1))
 
 
 def is_cone(mean: np.ndarray | None) -> bool:
@@ -221,6 +254,8 @@ def inside(mean: np.ndarray) -> np.ndarray:
 _CONE = (
     0.1  # share of the squared norm; models trained on the web have .4 to .85, heads trained on few pairs .01 to .08
 )
+_FEWEST, _MOST_SCORED = 4, 500  # rows from which a lift is found
+_TABLES = ("height", "share", "back", "lift")
 _MOST = 0.99  # length of the longest base, so that something of each row remains
 
 

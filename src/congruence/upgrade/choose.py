@@ -23,7 +23,7 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
 from congruence.linalg.shrinkage import SHRINKAGES, choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
-from congruence.maps.readout import Measured
+from congruence.maps.readout import Measured, find_lift
 from congruence.splits import duplicate_groups, equal_rows
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
@@ -199,13 +199,14 @@ class Quality(PlainData):
     """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
     ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
     mean square of the first one's length, relative to the second one's; ``slope``: of the second one's part along the
-    new mean on the first one's.
+    new mean on the first one's; ``lift``: ``congruence.maps.readout.find_lift``, 0 if unknown.
     """
 
     cosine: tuple[float, float] = (0.0, 0.0)
     length: tuple[float, float] = (0.0, 0.0)
     slope: float = 1.0
     n_pairs: int = 0
+    lift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ class _LeftOut:
     """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> None:
-        found, parted = [], []
+        found, lifts, parted = [], [], []
         for test, kept, parts in left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)):
             if len(X) - len(test) < 2:
                 continue
@@ -322,13 +323,17 @@ class _LeftOut:
             mapped = forward(x)
             there, back = Measured.of(mapped, y, kept.means[1]), Measured.of(backward(y), x, kept.means[0])
             found.append([there, back])
+            lifts.append(find_lift(mapped, y, kept.means[1], there.height))  # native rows too are unseen here
             parted.append((test, mapped, y))
         self.quality, self.rows = Quality(), np.zeros(0, np.intp)
         if parted:
             self.rows, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
             there, back = (Measured(*means) for means in np.mean(found, axis=0).tolist())
+            known = [lift for lift in lifts if lift is not None]
             cosines = max(there.cosine, 0.0), max(back.cosine, 0.0)
-            self.quality = Quality(cosines, (there.length, back.length), there.slope, len(self.rows))
+            self.quality = Quality(
+                cosines, (there.length, back.length), there.slope, len(self.rows), float(np.mean(known or 0.0))
+            )
 
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""

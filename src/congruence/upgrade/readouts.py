@@ -11,7 +11,7 @@ from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
 from congruence.errors import ModalityError
 from congruence.maps import AffineMap, OrthogonalMap, make_map
-from congruence.maps.readout import Readout
+from congruence.maps.readout import Readout, find_lift
 from congruence.upgrade.choose import Candidate, Quality, measure_quality
 
 
@@ -23,7 +23,7 @@ def choose_readout(
     if isinstance(model, OrthogonalMap):
         fitted = set(model.moments_)
         names = fitted | set(model.modality_means_)
-    tables: list[dict[str, float]] = [{}, {}, {}]
+    tables: list[dict[str, float]] = [{}, {}, {}, {}]
     for name in sorted(names):
         for direction, table in ((0, tables[1]), (1, tables[2])):
             cosine, length = quality.cosine[direction], quality.length[direction]
@@ -36,8 +36,13 @@ def choose_readout(
             table[name] = min(1.0, cosine * length)
             if direction == 0:
                 tables[0][name] = cosine * quality.slope
+        lift = quality.lift if name in fitted else None
+        if name not in fitted and queries == (name,):  # of other queries' lists, such rows already hold too much
+            lift = _lift_of(name, model, sides, tables[0][name])
+        if lift is not None:
+            tables[3][name] = lift
     unit = model.target_space_.normalized
-    return Readout(queries, "cone" if unit else "plain", *(tables if unit else ({}, {}, {})))
+    return Readout(queries, "cone" if unit else "plain", *(tables if unit else ()))
 
 
 def read_as_store(
@@ -60,6 +65,15 @@ def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> fl
     rows = rows[:: max(1, len(rows) // 2000)].astype(np.float64)
     typical = max(1 - float(mean @ mean), 1e-3)  # of unit rows
     return float(np.sqrt(np.square((rows - rows.mean(axis=0)) @ matrix).sum(axis=1).mean() / typical))
+
+
+def _lift_of(name: str, model: AffineMap, sides: Sequence[Mapping[Any, np.ndarray]], height: float) -> float | None:
+    """Return the lift of rows of a modality without pairs, of which both models' rows are known."""
+    there, (old, new) = model.for_modality(name), (side.get(name) for side in sides)
+    if old is None or new is None:
+        return None
+    mapped = (old.astype(np.float64) - there.source_mean_) @ there.matrix
+    return find_lift(mapped, new - there.target_mean_, there.target_mean_, height)
 
 
 def read_queries(queries: str | Sequence[str] | None, model: AffineMap, fitted: str | None) -> tuple[str, ...]:
