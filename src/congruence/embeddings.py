@@ -86,7 +86,9 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
         if known and wanted and known != wanted:
             got, want = shown.format(known), shown.format(wanted)
             if known == at_other_end:
-                raise DirectionError(f"Got {got}, as of this map's new model; expected {want}.", "Use the inverse map.")
+                raise DirectionError(
+                    f"Got {got}, as of this map's other model; expected {want}.", "Use the inverse map."
+                )
             raise SpaceMismatchError(f"Got {got}; expected {want}.", "Use a map fitted on this model.")
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         problem = f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}."

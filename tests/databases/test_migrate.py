@@ -445,7 +445,7 @@ def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, m
 
 
 def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(mapping, tmp_path):
-    for space, match in [(Space("new", dim=D), "this map's new model"), (Space("third", dim=D), "third")]:
+    for space, match in [(Space("new", dim=D), "this map's other model"), (Space("third", dim=D), "third")]:
         made = table(space=space)
         with pytest.raises(errors.SpaceMismatchError, match=match):
             begin(made, mapping, tmp_path).run()
