@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
@@ -53,9 +54,10 @@ class Settings:
         name, equals, text = entry.partition("=")
         name = name.strip().replace("-", "_")
         if name not in self.known or not equals:
+            near = (*get_close_matches(name, self.known, 1), *self.known)[0]
             raise ParameterError(
                 f"Got --set {entry}; expected NAME=VALUE with one of the names {', '.join(self.known)}.",
-                f"Pass --set {next(iter(self.known))}=VALUE, for example.",
+                f"Pass --set {near}=VALUE, for example.",
             )
         kind = self.known[name] if isinstance(self.known[name], type) else type(self.known[name])
         try:

@@ -10,6 +10,7 @@ from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
 from congruence.cli._output import check_not_input, progress, report_as, say_error
+from congruence.cli._sides import exchanged
 from congruence.errors import ParameterError
 
 
@@ -40,7 +41,7 @@ def embed(
     the encoder once.
     """
     from congruence.embed import embed, open_items
-    from congruence.encoders import load_encoder
+    from congruence.encoders import ADAPTERS, load_encoder
 
     chosen: int | str | None = layer
     if layer is not None and layer != "all":
@@ -51,6 +52,8 @@ def embed(
                 f"Got --layer {layer}; expected a whole number or all.",
                 "Pass --layer -1 for the last layer, or --layer all.",
             ) from None
+    if encoder.partition(":")[0] not in ADAPTERS and inputs.partition(":")[0] in ADAPTERS:
+        raise ParameterError(f"{inputs} is the encoder, which comes first.", exchanged(encoder, inputs))
     runner = EngineOptions.of(engine, settings)
     model_options = {"device": device, **{name: settings.pop(name) for name in MODEL if name in settings}}
     if runner.by_fragments(inputs, out):

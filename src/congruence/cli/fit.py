@@ -83,11 +83,15 @@ def fit(
     image=library/old-photos.parquet -o map
     """
     import congruence
+    from congruence._utils.validation import check_choice
+    from congruence.embeddings import MODALITIES
 
     check_out(out, force=force, kind="map")  # checked before the work starts
     refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     named = {name: settings.pop(name, None) for name in SPACES}
+    if named["new_modality"] is not None:
+        check_choice(named["new_modality"], MODALITIES, "new_modality")
     zero_rows, theirs = settings.pop("allow_zero_rows", False), named["new_modality"] or modality
     spaces = [
         {"model": named[f"{side}_model"], "revision": named[f"{side}_revision"], "modality": kind}

@@ -86,10 +86,10 @@ def transform(
         try:
             report = transform_file(mapping, source, out, callback=callback, **options)
         except DirectionError as error:
-            if not inverse and mapping.sides == ("source",):  # else the other side is meant, as the error says
-                error.fix = (
-                    f"To map them back to the old model, type: {shlex.join(['congruence', *sys.argv[1:]])} --inverse",
-                )
+            if mapping.sides == ("source",):  # else the other side is meant, as the error says
+                words = [word for word in sys.argv[1:] if word != "--inverse"] + ["--inverse"] * (not inverse)
+                aim = "map them to the new model" if inverse else "map them back to the old model"
+                error.fix = (f"To {aim}, type: {shlex.join(['congruence', *words])}",)
             raise
     if not isinstance(source, Source):
         print_data_set("mapped", report, as_json=as_json)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from congruence._utils.validation import check_choice
 from congruence.datasets.bundle import Bundle, read_bundle
-from congruence.errors import FileError
+from congruence.errors import FileError, InputError
 
 _DATA = Path(__file__).parent / "data"
 
@@ -51,4 +51,16 @@ def open_bundle(data: str | Path) -> Bundle:
             f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample ({', '.join(SAMPLES)}).",
             "Check the path or the name.",
         )
+    if Path(data).suffix != ".parquet" and not _is_parquet(data):
+        raise InputError(
+            f"{data} is no bundle; expected a .parquet of both models' embeddings, or the name of a sample.",
+            ("Write one with `congruence.datasets.write_bundle`.", f"Pass a sample: {' or '.join(SAMPLES)}."),
+        )
     return read_bundle(data)
+
+
+def _is_parquet(path: str | Path) -> bool:
+    if not Path(path).is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"

@@ -112,7 +112,10 @@ def judge(
             notes.append(f"{unasked} judged queries are not among the queries.")
     judged = sum(len(relevant) > 0 for relevant in rows)
     if not judged:
-        raise InputError(f"No query has a relevant row ({m} queries, {len(index)} rows).", "Check that the ids agree.")
+        fix = "Check that the ids agree."
+        if qrels is None and labels is None:
+            fix = "Pass `labels=…` with both sides' classes, or `qrels=…`: without these, a query's row has its id."
+        raise InputError(f"No query has a relevant row ({m} queries, {len(index)} rows).", fix)
     if judged < m:
         notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")
     return Judgments(rows, grades, notes)

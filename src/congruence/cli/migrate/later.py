@@ -14,7 +14,7 @@ from congruence.cli._options import Json, option, settable
 from congruence.cli._output import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._scores import print_thresholds
 from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, opened
-from congruence.errors import ParameterError
+from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration, Verification
@@ -274,7 +274,11 @@ def open_encoder(spec: str, items: str | None, modality: str | None, migration: 
 
     def check(space: Space) -> None:
         mapping = migration.mapper.map
-        check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
+        try:
+            check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
+        except DirectionError as error:
+            error.fix = (f"Pass --encode with a file of the new model's vectors ({mapping.target_space_}).",)
+            raise
 
     if "{" in spec or " " in spec.strip():
         return encode_by_command(spec)
