@@ -925,6 +925,32 @@ class DatabaseContract:
             migration.drop_old()
         assert len(self.user_rows(where)) == N - 2
 
+    @pytest.mark.parametrize("moment", ["before the switch", "after a rollback"])
+    def test_a_vector_that_the_application_removed_does_not_come_back(self, made, tmp_path, moment):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            if not (self.rows_without and database.capabilities.writes_after_switch and database.bare_rows):
+                pytest.skip("no row may be without a vector, or nobody may write during a migration")
+        with self.migrating(where, tmp_path, self.rotated(vectors)[0]) as migration:
+            migration.run()
+            migration.verify()
+            if moment == "after a rollback":
+                migration.switch()
+                migration.rollback()
+        self.user_change(where, ids[3], None, {name: values[3] for name, values in others.items()})
+        with self.migrating(where, tmp_path) as migration:
+            migration.run(resume=True)
+            assert migration.verify().passed
+            status = migration.status()
+            assert status["rows_mapped"] == status["rows"] == N - 1
+            migration.switch()
+        found = self.user_rows(where)
+        assert {one for one in found if found[one].vector is not None} == {*ids} - {ids[3]}
+        with self.migrating(where, tmp_path) as migration:
+            status = migration.rollback()
+            assert (status["added"], status["changed"], status["identical"]) == (0, 0, True)
+            migration.discard()
+
     def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
         where, ids, vectors, others = made
         with self.open(where) as database:

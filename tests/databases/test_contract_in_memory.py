@@ -41,8 +41,10 @@ class TestMemory(DatabaseContract):
     def user_add(self, where, one, vector, others, **names):
         table = TABLES[where]
         table.rows[one] = dict(others)
+        shown = table.new if table.switched else table.old
+        shown.pop(one, None)
         if vector is not None:
-            (table.new if table.switched else table.old)[one] = np.asarray(vector, np.float32)
+            shown[one] = np.asarray(vector, np.float32)
 
     @contextmanager
     def failing(self, where, database, fault, after):

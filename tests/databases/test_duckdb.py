@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from database_contract import DatabaseContract, UserRow, lists, make_rows, run
 
-from congruence.databases import Stage, open_database
+from congruence.databases import NewVectors, Stage, open_database
 from congruence.databases.duckdb import DuckDB
 from congruence.errors import (
     CongruenceError,
@@ -316,3 +316,49 @@ def test_the_plan_names_the_step_that_fails_and_what_is_in_the_way(tmp_path, her
                 failed = one
                 break
     assert failed == step
+
+
+@pytest.mark.parametrize(
+    ("view", "step", "dim"),
+    [
+        ("seen(a, b, c) AS SELECT id, title, embedding FROM items", None, 6),
+        ("seen AS SELECT * FROM items", None, 6),
+        ("seen(a, b, c, d) AS SELECT * FROM items", "switch", 8),
+        ("seen AS SELECT * FROM items UNION ALL SELECT * FROM other", "run", 8),
+        ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", "switch", 6),
+        ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", None, 8),
+        (
+            "seen AS SELECT array_distance(embedding, [1, 0, 0, 0, 0, 0, 0, 0]::FLOAT[8]) FROM items",
+            "switch",
+            6,
+        ),
+        ("seen AS SELECT * FROM first", "run", 8),
+        ("seen AS SELECT * FROM missing", None, 8),
+    ],
+)
+def test_a_view_that_a_step_would_break_is_refused_before_anything_is_written(tmp_path, view, step, dim):
+    ids, vectors, others = make_rows("int", n=12)
+    where = TestDuckDB().make(tmp_path, ids, vectors, others)
+    with duckdb.connect(where) as user:
+        user.execute("CREATE TABLE other AS SELECT * FROM items; CREATE TABLE missing (id BIGINT)")
+        user.execute("CREATE VIEW first AS SELECT * FROM items UNION ALL SELECT * FROM other")
+        if "first" not in view:
+            user.execute("DROP VIEW first")
+        user.execute(f"CREATE VIEW {view}")
+        if "missing" in view:
+            user.execute("DROP TABLE missing")
+    with open_database(where, table="items") as database:
+        found = database.obstacles(NewVectors(dim, "float32", {}))
+        assert [name for name, words in found] == ([step] if step else [])
+        assert all("view" in words for name, words in found)
+        if step:
+            with pytest.raises(DatabaseError, match="the view"):
+                database.prepare(dim)
+        else:
+            run(database, dim=dim)
+            database.switch()
+    if step is None and "missing" not in view:
+        with duckdb.connect(where) as user:
+            rows = user.execute("SELECT * FROM seen").fetchall()
+            assert len(rows) == 12
+            assert any(isinstance(value, tuple) and len(value) == dim for value in rows[0])

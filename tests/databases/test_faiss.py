@@ -133,7 +133,7 @@ def test_repeated_ids_empty_indexes_and_options_without_use(tmp_path):
         open_database(where)
 
 
-@pytest.mark.parametrize("factory", ["IVF4,Flat", "IDMap2,IVF4,Flat"])
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IDMap2,IVF4,Flat", "IVF16,Flat"])
 def test_an_inverted_file_of_few_rows_is_verified(tmp_path, factory):
     vectors = make_rows("int")[1]
     index = faiss.index_factory(vectors.shape[1], factory)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from lazy_module import LazyModule
 from processes import fork
 
 from congruence import errors
-from congruence.databases import Stage, open_database
+from congruence.databases import Stage, _files, open_database
 
 pytestmark = pytest.mark.long
 
@@ -324,3 +325,53 @@ def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files
         assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
         database.switch()
         assert database.stage() is Stage.SWITCHED
+
+
+class OfAnother:
+    """What a file's state is if it belongs to another user and group."""
+
+    def __init__(self, state):
+        self.state, self.st_uid, self.st_gid = state, state.st_uid + 1, state.st_gid + 2
+
+    def __getattr__(self, name):
+        return getattr(self.state, name)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npy", "folder"])
+def test_owner_and_rights_are_those_that_readers_had_before_each_exchange(tmp_path, kind, monkeypatch):
+    where, asked, stat = make(tmp_path, kind), [], Path.stat
+    monkeypatch.setattr(os, "chown", lambda path, *ids: asked.append((Path(path), *ids)))
+
+    def of_another(path, **options):
+        found = stat(path, **options)
+        return OfAnother(found) if path == where else found
+
+    def rights():
+        return stat(where).st_mode & 0o777
+
+    with open_database(where) as database:
+        monkeypatch.setattr(Path, "stat", of_another)
+        database.prepare(E)
+        for block in database.scan():
+            database.write(block.ids, block.vectors[:, :E])
+        database.build_index()
+        where.chmod(0o700)
+        asked.clear()
+        database.switch()
+        assert asked[0] == (database._place.other, os.getuid() + 1, os.getgid() + 2)
+        assert rights() == 0o700
+        where.chmod(0o750)
+        database.rollback()
+        assert rights() == 0o750
+
+
+def test_a_file_whose_owner_the_new_one_cannot_have_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    where = make(tmp_path, "npy")
+
+    def refuse(source, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(_files, "copy_mode", refuse)
+    with open_database(where) as database, pytest.raises(errors.StorageError, match="belongs to user"):
+        database.prepare(E)
+    assert sorted(path.name for path in tmp_path.iterdir() if "congruence" in path.name) == []

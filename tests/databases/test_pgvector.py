@@ -663,6 +663,29 @@ def test_a_rollback_without_writes_restores_the_schema(shop):
     assert state() == before
 
 
+def test_a_right_that_was_revoked_does_not_come_back(shop):
+    where, connection = shop()
+    connection.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader")
+    granted = "SELECT has_column_privilege('reader', 'items', 'embedding', %s)"
+
+    def rights():
+        return [connection.execute(granted, [one]).fetchone()[0] for one in ("SELECT", "UPDATE", "INSERT")]
+
+    connection.execute("GRANT SELECT (embedding), UPDATE (embedding) ON items TO reader")
+    try:
+        with open_database(where, table="items") as database:
+            fill(database)
+            connection.execute("REVOKE SELECT (embedding) ON items FROM reader")
+            database.switch()
+            assert rights() == [False, True, False]
+            connection.execute("REVOKE UPDATE (embedding) ON items FROM reader")
+            connection.execute("GRANT INSERT (embedding) ON items TO reader")
+            database.rollback()
+            assert rights() == [False, False, True]
+    finally:
+        connection.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
 def test_other_users_keep_their_rights(shop):
     where, connection = shop()
     connection.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shop TO reader")

@@ -280,6 +280,10 @@ def test_collections_of_others_are_left_alone(server, items):
         unalias(items, "items_v1__congruence_new")
         assert names(items) == {"items_v1"}
         run(database)
+        alias(items, "staging", "items_v1")
+        with pytest.raises(errors.MigrationError, match="also read by the alias 'staging'"):
+            database.switch()
+        unalias(items, "staging")
         database.switch()
         alias(items, "staging", "items_v1")
         with pytest.raises(errors.MigrationError, match="alias 'staging' is on 'items_v1', which is to be deleted"):

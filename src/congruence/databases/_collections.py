@@ -191,9 +191,13 @@ class CollectionDatabase(Database):
             )
         if not place.alias and ROLE.search(self._table):
             raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
-        if others := sorted({*self._aliases_of(place.old)} - {self._table}):
+        self._check_aliases(place.old)
+
+    def _check_aliases(self, old: str) -> None:
+        """Raise MigrationError if readers use another alias of the old collection, which the switch would not move."""
+        if others := sorted({*self._aliases_of(old)} - {self._table}):
             raise MigrationError(
-                f"The collection {place.old!r} is also read by the alias {others[0]!r}, and the switch moves only "
+                f"The collection {old!r} is also read by the alias {others[0]!r}, and the switch moves only "
                 f"{self._table!r}.",
                 f"Let all readers use {self._table!r}, and delete the other alias.",
             )
@@ -208,7 +212,9 @@ class CollectionDatabase(Database):
         self._delete(place.new, ids.to_pylist())
 
     def _show_new(self) -> None:
-        self._show(self._place().new, OLD)
+        place = self._place()
+        self._check_aliases(place.old)  # which others may have created since the run
+        self._show(place.new, OLD)
 
     def _show_old(self) -> None:
         self._show(self._place().old, NEW)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
+from congruence.databases._base import BATCH, NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError, ParameterError
 
 
@@ -141,6 +141,16 @@ class ColumnDatabase(Database):
 
     def _losing(self) -> int:
         return self._missing()
+
+    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
+        """Yield the ids of new vectors whose rows have no old one any more."""
+        if self.stage() is not Stage.PREPARED:
+            return
+        everything = self.without_condition()
+        if everything.count("new") > everything.count("old") - everything._missing():
+            for block in everything.scan_new(batch=batch):
+                if not block.has_old.all():
+                    yield block.ids.filter(pa.array(~block.has_old))
 
     def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         self._store(ids, vectors, "old")

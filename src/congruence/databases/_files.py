@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import tokenize
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -373,6 +374,7 @@ class FileDatabase(Database):
     def check(self, new: NewVectors) -> None:
         super().check(new)
         self._place.check_names()
+        check_owner(self._place.path)
         needed = self._needed_bytes(new.dim, new.element_type)
         if (free := self._free_bytes() or 0) < needed:
             raise StorageError(
@@ -455,6 +457,10 @@ class FileDatabase(Database):
 
     def _exchange(self, switched: bool) -> None:
         self.close()
+        shown, hidden = self._place.path, self._place.other
+        for path in (hidden, *(hidden.rglob("*") if hidden.is_dir() else ())):
+            if (like := shown / path.relative_to(hidden)).exists() and not path.is_symlink():
+                copy_mode(like, path)  # rights may have changed since it was written
         self._place.swap(switched)
         self._stage = Stage.SWITCHED if switched else Stage.PREPARED
         self._reopen()
@@ -485,8 +491,24 @@ def path_of(address: Address, schemes: tuple[str, ...]) -> str:
 
 
 def copy_mode(source: Path, target: Path) -> None:
-    """Copy the permissions of a file to the file that replaces it."""
-    os.chmod(target, source.stat().st_mode & 0o7777)
+    """Copy owner, group and permissions of a file or folder to the one that replaces it."""
+    old, new = source.stat(), target.stat()
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.chown(target, old.st_uid, old.st_gid)
+    os.chmod(target, old.st_mode & 0o7777)
+
+
+def check_owner(path: Path) -> None:
+    """Raise StorageError if a new file beside a file or folder cannot have its owner and group."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent) as probe:
+            copy_mode(path, Path(probe.name))
+    except PermissionError as error:
+        old = path.stat()
+        raise StorageError(
+            f"{path} belongs to user {old.st_uid} and group {old.st_gid}, which the new file could not have ({error}).",
+            "Run it as that user, or change the owner or group.",
+        ) from error
 
 
 def number_type(old: np.dtype, element_type: str) -> np.dtype:

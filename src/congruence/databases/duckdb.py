@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -411,19 +411,33 @@ class DuckDB(ColumnDatabase):
         return found or self._rehearse(new)
 
     def _rehearse(self, new: NewVectors) -> list[tuple[str, str]]:
-        """Return why DuckDB refuses one of the steps, which are all undone."""
+        """Return why DuckDB refuses one of the steps, or which view one of them breaks; all steps are undone."""
+        hidden, old = self._column + OLD, self._columns()[self._column].type
+        wide = old != self._type_like(old, new.dim, new.element_type)
+        views = self._views()
+        shown = {path: found for path in views if isinstance(found := self._shown_by(path), list)}
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("run", lambda: self._create(new)),
+            ("switch", lambda: self._rename(NEW, OLD)),
+            ("rollback", lambda: self._rename(OLD, NEW)),
+            ("drop-old", lambda: self._rename(NEW, OLD)),
+            ("drop-old", lambda: self._drop(hidden)),
+        ]
+        step = "run"
         self._connection.execute("BEGIN")
         self._rehearsing = True
-        step = "run"
         try:
-            self._create(new)
-            step = "switch"
-            self._rename(NEW, OLD)
-            step = "rollback"
-            self._rename(OLD, NEW)
-            self._rename(NEW, OLD)
-            step = "drop-old"
-            self._drop(self._column + OLD)
+            for step, change in steps:
+                change()
+                for path, before in shown.items():
+                    after = self._shown_by(path)
+                    if isinstance(after, str):
+                        return [(step, f"the view {path}, which it would break ({after})")]
+                    # A view that names the columns it shows by position would show the old vectors as the new ones.
+                    if set(after) - set(before) - {hidden, self._column + NEW}:
+                        return [(step, f"the view {path}, which would show {hidden} under another name")]
+                    if wide and old in views[path].upper():
+                        return [("switch", f"the view {path}, which needs vectors of type {old}")]
         except DatabaseError as error:
             if isinstance(error, DatabaseUnavailableError):
                 raise
@@ -432,6 +446,30 @@ class DuckDB(ColumnDatabase):
             self._rehearsing = False
             self._undo()
         return []
+
+    def _views(self) -> dict[str, str]:
+        """Return the definitions of the views that read the table, directly or through another view."""
+        query = f"SELECT schema_name, view_name, sql FROM duckdb_views() {_HERE} AND NOT internal AND NOT temporary"
+        rest = {(schema, name): text for schema, name, text in self._connection.execute(query).fetchall()}
+        views, names = {}, [self._table.name]
+        while names:  # by name alone: a view of another table of this name is tried in vain
+            mentions = re.compile(rf"(?<!\w){re.escape(names.pop())}(?!\w)", re.IGNORECASE)
+            for schema, name in [key for key, text in rest.items() if mentions.search(text.partition(" AS ")[2])]:
+                views[f"{quoted(schema)}.{quoted(name)}"] = rest.pop((schema, name))
+                names.append(name)
+        return views
+
+    def _shown_by(self, view: str) -> list[str] | str:
+        """Return the names of the columns of a view, or why it cannot be read."""
+        try:
+            return [column[0] for column in self._connection.execute(f"SELECT * FROM {view} LIMIT 0").description]
+        except self._duckdb.Error as error:
+            return (str(error).splitlines() or [""])[0]
+
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
+        """Announce what the second column changes for statements that do not name their columns."""
+        words = "until drop-old, INSERT without column names is refused, and SELECT * shows one column more"
+        yield "columns", "unknown", f"{words}; the vectors become the last column at the switch"
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         def make(folder: Path, n: int) -> DuckDB:

@@ -227,7 +227,8 @@ def index_like(
         for block in blocks(size):
             rows.append(block[-start % step :: step])
             start += len(block)
-        new.train(np.concatenate(rows))
+        sample = np.concatenate(rows)
+        new.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
     whole = getattr(faiss, stored.id_map)(new) if stored.id_map else new
     by_id, start = bool(stored.id_map) or isinstance(new, faiss.IndexIVFFlat), 0
     for block in blocks(size):

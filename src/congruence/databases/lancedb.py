@@ -349,7 +349,7 @@ class LanceDB(ColumnDatabase):
                 data, files = self._open(), []
                 for fragment in data.get_fragments():
                     if len(rows := self._offsets(data, fragment, ids)):
-                        files += self._revise(data, fragment, _ROWS, change, rows)
+                        files += self._revise(data, fragment, _ROWS, change, rows, bare=vectors is None)
             if not self.take(files):
                 return
         raise DatabaseUnavailableError(f"Other clients kept changing the rows of {self._place}.", "Try again.")
@@ -510,15 +510,20 @@ class LanceDB(ColumnDatabase):
         batch: int,
         change: Callable[[PairedBlock], tuple[np.ndarray, np.ndarray | None] | None],
         selected: np.ndarray | None,
+        *,
+        bare: bool = False,
     ) -> list[WrittenFile]:
-        """Write a new column file of a fragment if vectors change, at the selected offsets if not None."""
+        """Write a new column file of a fragment if vectors change, at the selected offsets if not None.
+
+        ``bare``: also of rows without an old vector.
+        """
         old, new = (self._name(side, data.schema.names) for side in ("old", "new"))
         kind = storage_of(data.schema.field(new).type)
 
         def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
             for piece in run_ahead(self._read(data, [old, new], batch, fragments=[fragment])):
                 offsets, (values, has) = offset_of(piece.addresses), piece.vectors[1]
-                mine = piece.vectors[0][1].copy()  # with an old vector
+                mine = piece.vectors[0][1] | bare
                 if selected is not None:
                     mine &= np.isin(offsets, selected)
                 result = change(piece.where(mine).paired()) if mine.any() else None

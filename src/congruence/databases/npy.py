@@ -18,7 +18,6 @@ from congruence.databases._files import (
     FileDatabase,
     FilePiece,
     RowVectors,
-    copy_mode,
     number_type,
     path_of,
     read_labels,
@@ -112,8 +111,6 @@ class Npy(FileDatabase):
                 temporary.write_bytes(self._space_file.read_bytes())
         if self._kept_space_file.is_file():
             self._space_file.unlink(missing_ok=True)
-        if switched:
-            copy_mode(self._place.path, self._place.other)
         super()._exchange(switched)
 
     def _remove_new(self) -> None:

@@ -835,6 +835,10 @@ class PgVector(ColumnDatabase):
                 )
         return self._count_lacking(side)
 
+    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
+        """Yield nothing: a trigger removes the new vector of a row whose old one is removed."""
+        return iter(())
+
     def _missing(self) -> int:
         return self._keep_writers_out("new")
 

@@ -327,11 +327,13 @@ def copy_attributes(cursor: Any, relation: Relation, source: str, target: str, s
     column = quoted(target)
     for change in changes:
         cursor.execute(f"ALTER TABLE ONLY {relation.name} ALTER COLUMN {column} {change}")
-    have = set(cursor.execute(_GRANTS, [relation.oid, target]).fetchall())
-    for privilege, grantable, grantee in cursor.execute(_GRANTS, [relation.oid, source]).fetchall():
-        if (privilege, grantable, grantee) not in have:
-            to, option = quoted(grantee) if grantee else "PUBLIC", " WITH GRANT OPTION" if grantable else ""
-            cursor.execute(f"GRANT {privilege} ({column}) ON {relation.name} TO {to}{option}")
+    wanted, have = (set(cursor.execute(_GRANTS, [relation.oid, name]).fetchall()) for name in (source, target))
+    for privilege, grantable, grantee in (*(have - wanted), *(wanted - have)):
+        on, who = f"{privilege} ({column}) ON {relation.name}", quoted(grantee) if grantee else "PUBLIC"
+        if (privilege, grantable, grantee) in have:  # revoked since the last copy
+            cursor.execute(f"REVOKE {on} FROM {who} CASCADE")
+        else:
+            cursor.execute(f"GRANT {on} TO {who}{' WITH GRANT OPTION' if grantable else ''}")
 
 
 def publish(cursor: Any, tree: Sequence[Relation], column: str, incoming: str, *, add: bool) -> None:

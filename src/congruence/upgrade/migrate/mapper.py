@@ -162,7 +162,9 @@ def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None
     return None
 
 
-def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) -> Iterator[dict[str, str]]:
+def judge_rows(
+    mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool, database: Database
+) -> Iterator[dict[str, str]]:
     """Yield checks of rows, judged one by one; sets the modality of ``mapper`` if they leave no doubt about it."""
     parts: dict[str | None, list[np.ndarray]] = {}
     ids: dict[bytes, object] = {}  # of rows, by their vector
@@ -180,7 +182,9 @@ def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) 
         if found.strange is not None and (strange := [ids[row.tobytes()] for row in found.strange]):
             detail = f"; {len(strange):,} unknown: ids {name_rows(np.arange(len(strange)), strange)}"
         doubt = found.outcome in ("unrelated", "unlike")
-        fix = f"{found.fix} A condition selects rows: run with `rows=…`."
+        fix = found.fix
+        if database.capabilities.filters:
+            fix += " A condition selects rows: run with `rows=…`."
         fix += " To map them all, run with `allow_unknown=True`." if doubt else ""
         outcome = "unknown" if doubt and allow_unknown else "bad" if doubt or found.outcome == "ask" else found.outcome
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}

@@ -432,12 +432,11 @@ class Migration:
 
     def _count_only_vectors(self, marks: Marks) -> int:
         """Return the number of rows that the application wrote after a switch and that have no old vector."""
-        in_rows = self.database.capabilities.follows_deletes
         if not self.database.capabilities.writes_after_switch:  # the switch exchanges complete files
             return 0
-        # Where a new vector is not in its row, ours without an old one is that of a deleted row.
+        # Ours without an old one is that of a row that was deleted, or whose vector was removed.
         return sum(
-            int((~block.has_old & (in_rows | ~marks.has(block.ids, block.vectors))).sum())
+            int((~block.has_old & ~marks.has(block.ids, block.vectors)).sum())
             for block in self.database.scan_new(batch=rows_per_block(self.mapper.dim))
         )
 
@@ -502,7 +501,11 @@ class Migration:
         status: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if (journal := self.journal) is not None:
             self._sync()
-            status |= {"state": journal.state, "rows_mapped": journal.rows, "rows": self.info.rows}
+            rows, chosen = self.info.rows, self.passes.selection or self.database
+            mapped = journal.rows
+            if journal.state != "filling":  # others may have added and deleted rows since
+                mapped = rows if journal.state == "dropped" else self.retry(chosen.count, "new")
+            status |= {"state": journal.state, "rows_mapped": min(mapped, rows), "rows": rows}
             status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
             status["refused"] = self._refused()
             if self.mapper.native is not None:
@@ -589,7 +592,7 @@ class Migration:
         """Refuse rows that were added or changed since the plan, and do not fit the map."""
         if ids:
             block = self.retry(self.database.fetch, pa.array(ids), "old")
-            for check in judge_rows(self.mapper, [block], self._journal().allow_unknown):
+            for check in judge_rows(self.mapper, [block], self._journal().allow_unknown, self.database):
                 if check["outcome"] == "bad":
                     raise misfit(f"that were added or changed at {self.info.place}", check)
 

@@ -164,7 +164,7 @@ def make_plan(
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
         note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
-        for check in judge_rows(mapper, _spread(database, info), allow_unknown):
+        for check in judge_rows(mapper, _spread(database, info), allow_unknown, database):
             plan.checks.append(check)
             if check["outcome"] == "bad":
                 plan.refusals.setdefault(check["check"], misfit(f"at {place}", check))

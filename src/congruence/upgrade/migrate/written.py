@@ -59,6 +59,10 @@ class Marks:
         """Add hashes."""
         self.values = np.union1d(self.values, found)
 
+    def drop(self, found: np.ndarray) -> None:
+        """Remove hashes."""
+        self.values = np.setdiff1d(self.values, found)
+
     def has(self, ids: pa.Array, vectors: np.ndarray) -> np.ndarray:
         """Return which of these rows (b, dim) were written by the migration, bool of shape (b,)."""
         if not len(self.values):
@@ -155,10 +159,11 @@ def keep_written(database: Database, found: Written, back: Callable[[Block], np.
     for ids in found.emptied:
         database.put_old(ids, None)
     for ids in (*found.added, *found.changed):
+        block = database.fetch(ids, "new")
         if back is None:
+            marks.drop(hashes(block.ids, block.vectors))  # their only vector is not ours to remove
             database.put_old(ids, None)
             continue
-        block = database.fetch(ids, "new")
         database.put_old(block.ids, back(block))
         put = database.fetch(block.ids, "old")  # as stored
         marks.add(hashes(put.ids, put.vectors))
