@@ -162,7 +162,10 @@ def _in_parentheses(row: Score) -> str:
 
 def _facts(mapping: Map, source: Side, target: Side) -> list[list[str]]:
     facts = []
-    for name, side, space in (("Old model", source, mapping.source_space_), ("New model", target, mapping.target_space_)):
+    for name, side, space in (
+        ("Old model", source, mapping.source_space_),
+        ("New model", target, mapping.target_space_),
+    ):
         dim = next((rows.dim for rows in side.values()), space.dim)
         facts.append([name, f"{space.model or 'unnamed'}, {dim}-d"])
     facts.append(["Map", type(mapping).__name__])
