@@ -217,7 +217,8 @@ def test_lists_in_cells(tmp_path, refused):
     np.testing.assert_array_equal(found.vectors.astype(np.float32), X)
     assert found.ids.tolist() == IDS
     assert open_source(f"{path}:embedding_small").dim == 2
-    refused(path, "embedding_small")
+    assert set(contents(path).values()) == {"text", "list", "number"}
+    refused(path, "embedding_small", ["transform map {} -o out.npy"])
     path.write_text(
         "\n".join(["id,embedding,note", *(f'{i},"{row.tolist()}",a' for i, row in zip(IDS, X, strict=True))])
     )
@@ -229,7 +230,7 @@ def test_lists_in_cells(tmp_path, refused):
         ("x", "no list"),
     ):
         path.write_text(f'id,v\na,"[1, 2, 3]"\nb,{cell if cell[0] == chr(34) else chr(34) + cell + chr(34)}\n')
-        refused(path, words)
+        refused(path, words, ["transform map {} -o out.npy"])
 
 
 PACK = {

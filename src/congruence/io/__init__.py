@@ -167,8 +167,8 @@ def open_sink(
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
     if dtype.itemsize > np.dtype(kind.widest).itemsize:
-        known = np.dtype(kind.widest)
-        raise DtypeError(f"Got dtype {dtype} for {path}, which holds {known}.", f"Pass `dtype='{known}'`.")
+        widest = np.dtype(kind.widest)
+        raise DtypeError(f"Got dtype {dtype} for {path}, which holds {widest}.", f"Pass `dtype='{widest}'`.")
     if kind.needs_ids and not has_ids:
         raise IdError(f"Got no ids for {path}, in which each row has a word.", "Pass ids, or choose .npy.")
     if column_out is not None and not kind.keeps_columns:

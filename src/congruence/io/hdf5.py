@@ -197,10 +197,10 @@ class H5adSource(Hdf5Source):
         self._choose(path, key.strip("/") if key else None, shapes)
         with _open(path) as file:
             self._sparse = not hasattr(file[self._key], "shape")
-            names = [f"{self._key}/{part}" for part in _SPARSE] if self._sparse else [self._key]
-            if any(name not in Hdf5Source.shapes(path) for name in names):
+            places = [f"{self._key}/{part}" for part in _SPARSE] if self._sparse else [self._key]
+            if any(place not in Hdf5Source.shapes(path) for place in places):
                 raise ShapeError(f"Got a table or column in {self.path}.", "Pass the key of a matrix.")
-            stored = [_own_dataset(file, name, path) for name in names]
+            stored = [_own_dataset(file, place, path) for place in places]
             self._set_matrix(shapes[self._key], stored[0].dtype)
             if self._sparse and not (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,)):
                 raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows, one after another")
@@ -208,12 +208,13 @@ class H5adSource(Hdf5Source):
             named = any(name.startswith("obs/") for name in shapes) and "_index" in file["obs"].attrs
         if self._sparse and "csr" not in _strings(path, [self._key, "encoding-type"])[0]:
             raise DtypeError(f"Got a matrix stored by columns in {self.path}.", "Save it as csr_matrix.")
-        index = next((name for name in ("obs/_index", "obs/index") if name in shapes), None)
+        index = "obs/_index" if "obs/_index" in shapes else "obs/index" if "obs/index" in shapes else ""
         if ids is None and (index or named):
             index = index or f"obs/{_strings(path, ['obs', '_index'])[0]}"
-            ids = column_ids(self.read_column(path, index), f"{path}:{index}")
-            if len(ids) != self.n:
-                raise IdError(f"Got {len(ids)} names of cells for {self.n} rows of {self.path}.", "Pass --ids none.")
+            names = column_ids(self.read_column(path, index), f"{path}:{index}")
+            if len(names) != self.n:
+                raise IdError(f"Got {len(names)} names of cells for {self.n} rows of {self.path}.", "Pass --ids none.")
+            ids = names
         self._ids = None if isinstance(ids, bool) else ids
 
     @classmethod
@@ -243,7 +244,7 @@ class H5adSource(Hdf5Source):
         names, codes = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("categories", "codes"))
         if codes.dtype.kind not in "iu" or (len(codes) and (codes.min() < -1 or codes.max() >= len(names))):
             raise damaged(path, f"{key} has codes without a category")
-        return np.append(names.astype(object), None)[codes]  # a missing one has the code -1
+        return np.array([*names.tolist(), None], object)[codes]  # a missing one has the code -1
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         if not self._sparse:

@@ -209,8 +209,6 @@ def first_record(path: str | Path) -> dict[str, object]:
             first = next(lines, "")
             return dict.fromkeys(next(csv.reader(chain([first], lines), delimiter=delimiter_of(first)), []))
         if suffix_of(path) == ".json":
-            from congruence.io.text import JsonSource
-
-            return dict(JsonSource.listing(path))
+            return dict(find_column_format(path).listing(path))
         record = json.loads(next((line for line in lines if line.strip()), "{}"))
         return record if isinstance(record, dict) else {}

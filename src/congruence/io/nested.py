@@ -29,7 +29,7 @@ def value_at(record: dict[str, Any], path: str) -> Any:
         if not isinstance(value, dict if isinstance(step, str) else list):
             raise KeyError(path)
         try:
-            value = value[step]
+            value = value[step]  # type: ignore[index]
         except (LookupError, TypeError):
             raise KeyError(path) from None
     return value

@@ -125,7 +125,7 @@ def open_stream(path: str | Path) -> IO[bytes]:
     import pyarrow as pa
 
     with open(path, "rb"):  # for the errors of the system
-        return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), codec))  # type: ignore[type-var]
+        return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), codec))
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

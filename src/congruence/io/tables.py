@@ -153,7 +153,7 @@ class TableLayout:
                 # The old vectors do not stay inside of other objects.
                 kept = [with_value(row, self._columns.vector, None) for row in rows] if self._replaces else rows
                 rows = pa.RecordBatch.from_pylist(kept, schema=schema)
-            arrays = list(rows.columns)
+            arrays = list(rows.columns)  # type: ignore[union-attr]
         if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:

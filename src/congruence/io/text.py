@@ -255,7 +255,8 @@ class CsvSource(TableSource):
         if cells:
             vectors = np.array([_cells_of(line, wanted, header, point, f"line {k} of {path}") for k, line in lines])
         else:
-            name, rows = header[wanted[0]], []
+            name = header[wanted[0]]
+            rows: list[list[float]] = []
             for k, line in lines:
                 rows.append(_vector_of(_json_of(line[wanted[0]]), name, f"line {k} of {path}", len((rows or [[]])[0])))
             vectors = np.array(rows)

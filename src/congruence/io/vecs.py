@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from congruence.io.tables import TableRows
 
-_STORED = {"f": np.dtype("<f4"), "b": np.dtype("u1"), "i": np.dtype("<i4")}
+_STORED: dict[str, np.dtype] = {"f": np.dtype("<f4"), "b": np.dtype("u1"), "i": np.dtype("<i4")}
 
 
 class VecsSink(Sink):
@@ -41,14 +41,16 @@ class VecsSource(RawSource):
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         refuse_key(key, path)
         self.path, self._file, self.files = str(path), str(path), (Path(path),)
-        self._stored, self._offset = _STORED[Path(path).suffix[1].lower()], 0
+        self._offset: int = 0
+        self._stored = _STORED[Path(path).suffix[1].lower()]
         self._lead = 4 // self._stored.itemsize
         with reading(path), open(path, "rb") as stream:
             width, size = np.zeros(1, "<i4"), os.fstat(stream.fileno()).st_size
             if not size:
                 raise ShapeError(f"The file {path} is empty.", "Pass a file with vectors.")
             read_exactly(stream, width, self.path)
-        self.dim, row = int(width[0]), (int(width[0]) + self._lead) * self._stored.itemsize
+        self.dim = int(width[0])
+        row = (self.dim + self._lead) * self._stored.itemsize
         if self.dim < 1 or size % row:
             raise damaged(path, f"its first row has width {self.dim}, and its {size} bytes are no whole number of rows")
         self.n, self.dtype = size // row, stored_dtype(self._stored, self.path)
