@@ -362,3 +362,37 @@ def test_a_view_that_a_step_would_break_is_refused_before_anything_is_written(tm
             rows = user.execute("SELECT * FROM seen").fetchall()
             assert len(rows) == 12
             assert any(isinstance(value, tuple) and len(value) == dim for value in rows[0])
+
+
+def test_words_in_the_rules_of_other_columns_are_no_obstacle(tmp_path):
+    where = str(tmp_path / "photos.duckdb")
+    with duckdb.connect(where) as user:
+        rules = "kind VARCHAR DEFAULT 'embedding' CHECK (kind <> 'an embedding')"
+        user.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, {rules}, embedding FLOAT[2])")
+        user.execute("INSERT INTO items VALUES (1, 'a', [1, 2])")
+    with open_database(where) as database:
+        run(database, dim=2)
+        database.switch()
+        database.drop_old()
+    with duckdb.connect(where) as user:
+        user.execute("INSERT INTO items (id) VALUES (2)")
+        assert user.execute("SELECT kind FROM items WHERE id = 2").fetchall() == [("embedding",)]
+        with pytest.raises(duckdb.ConstraintException):
+            user.execute("INSERT INTO items (id, kind) VALUES (3, 'an embedding')")
+
+
+def test_a_type_that_has_changed_since_the_run_is_not_lost(tmp_path):
+    where = TestDuckDB().make(tmp_path, *make_rows("int", n=12))
+    with open_database(where) as database:
+        run(database, dim=6)
+        database.flush()
+    with duckdb.connect(where) as user:
+        user.execute("DROP INDEX by_kind; ALTER TABLE items ALTER embedding TYPE DOUBLE[8]")
+    with open_database(where) as database:
+        with pytest.raises(MigrationError, match=r"DOUBLE\[8\] since the run.* FLOAT\[6\], not DOUBLE\[6\]"):
+            database.switch()
+        database.discard()
+        run(database, dim=6)
+        database.switch()
+    with duckdb.connect(where) as user:
+        assert user.execute("SELECT typeof(embedding) FROM items LIMIT 1").fetchall() == [("DOUBLE[6]",)]

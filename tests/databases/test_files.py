@@ -287,6 +287,11 @@ def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
     where = make(tmp_path, "npy")
     with open_database(where) as database:
         fill(database)
+    where.rename(tmp_path / "aside.npy")
+    with pytest.raises(errors.FileError, match=r"Check the path\.$"):  # the other file is the new one
+        open_database(where)
+    (tmp_path / "aside.npy").rename(where)
+    with open_database(where) as database:
         database.switch()
     where.unlink()
     with pytest.raises(errors.FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
@@ -340,7 +345,7 @@ class OfAnother:
 @pytest.mark.parametrize("kind", ["parquet", "npy", "folder"])
 def test_owner_and_rights_are_those_that_readers_had_before_each_exchange(tmp_path, kind, monkeypatch):
     where, asked, stat = make(tmp_path, kind), [], Path.stat
-    monkeypatch.setattr(os, "chown", lambda path, *ids: asked.append((Path(path), *ids)))
+    monkeypatch.setattr(os, "chown", lambda path, *ids: asked.append((path, *ids)))
 
     def of_another(path, **options):
         found = stat(path, **options)
@@ -375,3 +380,13 @@ def test_a_file_whose_owner_the_new_one_cannot_have_is_refused_before_anything_i
     with open_database(where) as database, pytest.raises(errors.StorageError, match="belongs to user"):
         database.prepare(E)
     assert sorted(path.name for path in tmp_path.iterdir() if "congruence" in path.name) == []
+
+
+def test_further_names_of_a_file_are_announced(tmp_path):
+    where = make(tmp_path, "npy")
+    with open_database(where) as database:
+        assert list(database.rehearse(None, None, "float32")) == []
+        os.link(where, tmp_path / "backup.npy")
+        ((check, outcome, words),) = database.rehearse(None, None, "float32")
+        assert (check, outcome) == ("links", "unknown")
+        assert "2 names" in words

@@ -139,6 +139,15 @@ class ColumnDatabase(Database):
     def _remove_new(self) -> None:
         self._drop(self._names()[2])
 
+    def _count_lacking(self, side: VectorSide) -> int:
+        """Return how many rows, selected or not, have no vector of a side and one of the other."""
+        if side == "new":
+            return super()._missing()
+        return sum(int((~block.has_old).sum()) for block in self.without_condition().scan_new())
+
+    def _missing(self) -> int:
+        return self._count_lacking("new")
+
     def _losing(self) -> int:
         return self._missing()
 
@@ -146,9 +155,8 @@ class ColumnDatabase(Database):
         """Yield the ids of new vectors whose rows have no old one any more."""
         if self.stage() is not Stage.PREPARED:
             return
-        everything = self.without_condition()
-        if everything.count("new") > everything.count("old") - everything._missing():
-            for block in everything.scan_new(batch=batch):
+        if self._count_lacking("old"):
+            for block in self.without_condition().scan_new(batch=batch):
                 if not block.has_old.all():
                     yield block.ids.filter(pa.array(~block.has_old))
 

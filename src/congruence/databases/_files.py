@@ -383,6 +383,12 @@ class FileDatabase(Database):
                 "Free disk space, or pass `element_type='float16'`.",
             )
 
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
+        """Announce further names of the file, whose readers no exchange reaches."""
+        path = self._place.path
+        if path.is_file() and (names := path.stat().st_nlink) > 1:
+            yield "links", "unknown", f"the file has {names} names (hard links); the others keep the old vectors"
+
     def _create(self, new: NewVectors) -> None:
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
@@ -490,9 +496,9 @@ def path_of(address: Address, schemes: tuple[str, ...]) -> str:
     return text.rstrip("/") or text
 
 
-def copy_mode(source: Path, target: Path) -> None:
-    """Copy owner, group and permissions of a file or folder to the one that replaces it."""
-    old, new = source.stat(), target.stat()
+def copy_mode(source: Path, target: Path | int) -> None:
+    """Copy owner, group and permissions of a file or folder to the one that replaces it, or that is open."""
+    old, new = source.stat(), os.stat(target)
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         os.chown(target, old.st_uid, old.st_gid)
     os.chmod(target, old.st_mode & 0o7777)
@@ -501,9 +507,11 @@ def copy_mode(source: Path, target: Path) -> None:
 def check_owner(path: Path) -> None:
     """Raise StorageError if a new file beside a file or folder cannot have its owner and group."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent) as probe:
-            copy_mode(path, Path(probe.name))
-    except PermissionError as error:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            copy_mode(path, probe.fileno())
+    except OSError as error:
+        if not isinstance(error, PermissionError):
+            raise StorageError(describe_refusal(error, f"while creating a file beside {path}")) from error
         old = path.stat()
         raise StorageError(
             f"{path} belongs to user {old.st_uid} and group {old.st_gid}, which the new file could not have ({error}).",
@@ -706,7 +714,8 @@ class HiddenFolder:
         )
         self._recover()
         if not self.path.exists():
-            hint = f", or put back {self.other}" if self.other.exists() else ""
+            record = self.record()  # before the switch, the other file is the new one
+            hint = f", or put back {self.other}" if record and record.switched and self.other.exists() else ""
             raise FileError(f"No file or folder at {path}.", f"Check the path{hint}.")
 
     def _locked(self) -> Any:

@@ -58,6 +58,7 @@ _GAP_ROWS = 2**20
 _DISK = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS, errno.EIO)
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
 _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 #: Conditions for the catalog's functions: of this file, and of a table.
@@ -332,8 +333,9 @@ class DuckDB(ColumnDatabase):
         column = quoted(self._name(side))
         return int(self._number(f"count({column}) AS n FROM {self._table.path} {self._where()}"))
 
-    def _missing(self) -> int:
-        lacking = f"{quoted(self._name('old'))} IS NOT NULL AND {quoted(self._name('new'))} IS NULL"
+    def _count_lacking(self, side: VectorSide) -> int:
+        other = self._name("old" if side == "new" else "new")
+        lacking = f"{quoted(other)} IS NOT NULL AND {quoted(self._name(side))} IS NULL"
         return int(self._number(f"count(*) AS n FROM {self._table.path} WHERE {lacking}"))
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
@@ -383,14 +385,17 @@ class DuckDB(ColumnDatabase):
     def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
         columns, name, table = self._columns(), self._column, self._table
         old = columns[name]
-        mentions = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+
+        def mentions(expression: str) -> bool:
+            return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _LITERAL.sub("", expression)))
+
         facts = "table_name, constraint_type AS kind, constraint_text AS text, expression, referenced_table AS other"
         query = f"SELECT {facts} FROM duckdb_constraints() {_HERE} AND schema_name = ?"
         constraints = self._read(query, table.schema).to_pylist()
         found = [
             ("drop-old", f"the constraint {row['text']}, which DuckDB drops with the column")
             for row in constraints
-            if row["table_name"] == table.name and row["kind"] == "CHECK" and mentions.search(row["expression"])
+            if row["table_name"] == table.name and row["kind"] == "CHECK" and mentions(row["expression"])
         ]
         found += [
             ("run", f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it")
@@ -400,7 +405,7 @@ class DuckDB(ColumnDatabase):
         found += [
             ("drop-old", f"the generated column {other}, which needs {name}")
             for other, column in columns.items()
-            if other != name and column.default and mentions.search(column.default)
+            if other != name and column.default and mentions(column.default)
         ]
         if old.default:
             kind = self._type_like(old.type, new.dim, new.element_type)
@@ -523,6 +528,13 @@ class DuckDB(ColumnDatabase):
         readers, mark = columns[self._column], self._mark_in(columns)
         kept = mark.pop("comment", "")
         if shown == NEW:
+            made, coming = self._made_of(columns), columns[self._hidden(NEW)].type
+            if (wanted := self._type_like(readers.type, made.dim, made.element_type)) != coming:
+                raise MigrationError(
+                    f"The type of {self._column} in {self._place} has become {readers.type} since the run, and the new "
+                    f"vectors are {coming}, not {wanted}.",
+                    "Discard the new vectors, and run it again.",
+                )
             mark["comment"] = readers.comment
         comment = readers.comment or kept
         if shown == NEW and SPACE_KEY in comment:  # it names the old model

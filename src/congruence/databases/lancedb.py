@@ -281,10 +281,11 @@ class LanceDB(ColumnDatabase):
         with self._errors():
             return int(data.count_rows(self._having(column)))
 
-    def _missing(self) -> int:
-        data, old, new = self._both()
+    def _count_lacking(self, side: VectorSide) -> int:
+        data, *names = self._both()
+        other, lacking = names if side == "new" else reversed(names)
         with self._errors():
-            return int(data.count_rows(f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"))
+            return int(data.count_rows(f"{quoted(other)} IS NOT NULL AND {quoted(lacking)} IS NULL"))
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
         data, old, new = self._both()

@@ -503,8 +503,8 @@ class Migration:
             self._sync()
             rows, chosen = self.info.rows, self.passes.selection or self.database
             mapped = journal.rows
-            if journal.state != "filling":  # others may have added and deleted rows since
-                mapped = rows if journal.state == "dropped" else self.retry(chosen.count, "new")
+            if stage is not Stage.UNTOUCHED and self.database.capabilities.writes_after_switch:
+                mapped = self.retry(chosen.count, "new")  # others may have added and deleted rows since
             status |= {"state": journal.state, "rows_mapped": min(mapped, rows), "rows": rows}
             status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
             status["refused"] = self._refused()
