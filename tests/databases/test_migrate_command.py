@@ -321,6 +321,16 @@ def test_maps_that_do_not_fit_the_rows_are_refused(run, made, mapping, tmp_path)
     assert not list(tmp_path.glob("migration-*"))
 
 
+@pytest.mark.parametrize(("certified", "words"), [("image", "--also text=OLD,NEW"), ("other", "--modality text")])
+def test_a_certificate_of_another_modality_than_the_store_is_answered_with_a_check(
+    run, made, tmp_path, certified, words
+):
+    made.space = Space(modality="text")
+    certify(tmp_path / "checked", fit(*pairs("image", 200, 1), modality=certified), modality=certified)
+    typed = f"congruence check OLD NEW {words} -o checked --force"
+    run("plan", "--from", "checked").refused("Got text rows", typed)
+
+
 @pytest.mark.parametrize("action", [("plan",), ("run", "--yes")])
 def test_a_modality_that_nothing_tells_is_asked_for(run, made, tmp_path, action):
     """The store's own record tells it, then the certificate."""

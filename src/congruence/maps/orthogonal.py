@@ -470,7 +470,7 @@ class OrthogonalMap(AffineMap):
         if not self.center:
             return self._with_means(self._origin(), modality, {})
         others = ", ".join(sorted({*self.modality_means_, self.modality_ or ""} - {""}))
-        problem = f"Got `modality={modality!r}`; the map has means for {others}."
+        problem = f"Got {modality} rows; the map has means for {others}."
         raise ModalityError(problem, f"Fit it with the means of {modality} too: `means={{{modality!r}: …}}`.")
 
     def update_means(

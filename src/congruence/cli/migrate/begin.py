@@ -95,6 +95,15 @@ class Beginning:
                 )
             certified = (self.certificate or {}).get("facts", {}).get("modality")
             modality = modality or declared or (certified if certified != "other" else None)
+            if self.certificate is not None and info.dim == self.mapping.n_features_in_:
+                try:
+                    self.mapping.for_modality(modality)
+                except ModalityError as error:
+                    unnamed = certified in (None, "other")
+                    words = f"--modality {modality}" if unnamed else f"--also {modality}=OLD,NEW"
+                    typed = f"congruence check OLD NEW {words} -o {self.options.from_} --force"
+                    error.fix = (f"{'Name what was checked' if unnamed else 'Check with these rows too'}: {typed}",)
+                    raise
         return {"mapping": self.mapping, "modality": modality, **self.arguments}
 
     def flags(self, step: Step) -> dict[str, bool]:

@@ -277,7 +277,7 @@ def open_encoder(spec: str, items: str | None, modality: str | None, migration: 
         try:
             check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
         except DirectionError as error:
-            error.fix = (f"Pass --encode with a file of the new model's vectors ({mapping.target_space_}).",)
+            error.fix = ("Pass --encode with a file of the new model's vectors.",)
             raise
 
     if "{" in spec or " " in spec.strip():
