@@ -103,6 +103,7 @@ ANSWERS = {
     "transform heads wide.npy -o y.npy": "32-d",
     "inspect old.npy": "not a file of vectors",
     "report map o.parquet -o r.html": "Pass a sample: photos or emoji.",
+    "lab shift old.npy wide.npy": "Pass vectors of one model.",
     "report map old.npy -o r.html": "old.npy is no bundle",
     "embed old.npy hf:zz -o e.npy": "congruence embed hf:zz old.npy -o e.npy",
     "fit old.npy new.npy -o m --set shrinkge=full": "Pass --set shrinkage=VALUE",
