@@ -131,7 +131,6 @@ ANSWERS = {
     "lab similarity one.npy one.npy": "Got 1 paired rows; expected at least 8.",
     "lab similarity old.npy new.npy --metric linear_cca": "",
     "lab match old.npy short.npy": "",
-    "lab shift old.npy wide.npy": "",
     "lab evaluate mlp --old-image wide.npy --new-image new.npy": "",
     "lab evaluate map --old-image old.npy --new-image new.npy --labels zz": "--labels zz: ",
     "lab anchors old.npy -n 900 -o c.txt": "Pass --count 300",
