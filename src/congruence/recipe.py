@@ -274,8 +274,8 @@ def _check(
         if name not in known:
             place = f" in {at}" if (at := locate(str(name))) else ""
             problem = f"Got {short(repr(str(name)), 80)}{group}{place}; expected one of {', '.join(known) or 'none'}."
-            near = get_close_matches(str(name), known, 1)
-            raise ParameterError(problem, f"Write {near[0]} instead." if near else "Leave it out.")
+            meant = get_close_matches(str(name), known, 1)
+            raise ParameterError(problem, f"Write {meant[0]} instead." if meant else "Leave it out.")
     for name, value in entries.items():
         expected = known[name]
         if (value is None and expected.optional) or (value is not None and expected.fits(value)):

@@ -123,7 +123,9 @@ def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
 def shown(mapping: Map) -> dict[str, str]:
     """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
     facts, scores, n_pairs = mapping.facts_, mapping.scores_, mapping.n_pairs_
-    entries = {"from": str(mapping.source_space_), "to": str(mapping.target_space_)}
+    # Not old and new: a bridge's map leads from the new model to the old one.
+    names = ("from", "to") if mapping.sides == ("source",) else ("first model", "second model")
+    entries = dict(zip(names, map(str, (mapping.source_space_, mapping.target_space_)), strict=True))
     if isinstance(choice := scores.get("choice"), Mapping):
         entries["chosen"] = choice_line(choice)
     pairs = f"{n_pairs:,} pairs" if n_pairs else "an unknown number of pairs"

@@ -10,7 +10,7 @@ from congruence._utils.display import visible
 from congruence.cli._input import ids_of, read, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
 from congruence.cli._output import check_out, number, print_json, print_table, progress
-from congruence.errors import InputError, ParameterError
+from congruence.errors import InputError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,6 +255,9 @@ def shift(
     from congruence.transport import distribution_shift
 
     rows = [read(spec).vectors for spec in (first, second, *(two_sides(texts, "--texts", "FIRST,SECOND") or ()))]
+    if rows[0].shape[1] != rows[1].shape[1]:
+        widths = f"{rows[0].shape[1]} components in {first} and {rows[1].shape[1]} in {second}"
+        raise ShapeError(f"Got vectors of {widths}.", "Pass vectors of one model.")
     options = {"variant": "circular", "n_projections": 500, "max_rows": 100_000, "repeats": 20, **settings}
     with progress("drawing", options["repeats"], as_json) as callback:
         found = distribution_shift(*rows, normalize=normalize, random_state=seed, callback=callback, **options)
