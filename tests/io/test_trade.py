@@ -478,6 +478,11 @@ def test_h5ad(index, tmp_path, refused):
     assert contents(path) == held | {"obs/type": "40"}
     assert [*contents(f"{path}:obsm")] == ["obsm/X_pca", "obsm/X_umap"]
     assert read_column(f"{path}:obs/type").tolist()[:3] == ["b cell", "t cell", "b cell"]
+    with h5py.File(path, "a") as file:  # as pandas' texts are written
+        del file[f"obs/{index}"]
+        file.create_dataset(f"obs/{index}/values", data=IDS, dtype=h5py.string_dtype())
+        file[f"obs/{index}/mask"] = np.zeros(40, bool)
+    assert read_embeddings(f"{path}:obsm/X_pca").ids.tolist() == IDS
     assert open_source(f"{path}:obsm/X_pca", ids="obs/size").read().ids.tolist() == [*range(40)]
     refused(f"{path}:obsm/X_nothing", "obsm/X_pca (40, 6)")
     refused(path, "obsm/X_pca (40, 6)", ["transform map {} -o out.npy"])
