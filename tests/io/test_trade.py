@@ -438,9 +438,13 @@ def test_what_a_pt_must_not_do(tmp_path, refused):
     refused(path, "contains none", ["transform map {} -o out.npy"])
     torch.save(torch.tensor(X), path)
     raw = path.read_bytes()
-    for keep in (0, 1, 10, 100, 500, len(raw) - 1):
-        path.write_bytes(raw[:keep])
-        refused(path, "error: ")
+    torch.save({"vectors": torch.tensor(X), "ids": IDS}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    old = (tmp_path / "old.pt").read_bytes()
+    for data in (*(raw[:keep] for keep in (0, 1, 10, 100, 500, len(raw) - 1)), *(old[:k] for k in range(0, 400, 3))):
+        path.write_bytes(data)
+        with pytest.raises(errors.CongruenceError):
+            contents(path)
+    refused(path, "error: ")
 
 
 # ------------------------------------------------------------------ .h5ad

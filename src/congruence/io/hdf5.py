@@ -246,7 +246,8 @@ class H5adSource(Hdf5Source):
                 texts, missing = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("values", "mask"))
                 if missing.dtype != bool or missing.shape != texts.shape:
                     raise damaged(path, f"{key} has no mask of its values")
-                return np.where(missing, None, texts.astype(object))
+                texts[missing] = None
+                return texts
         names, codes = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("categories", "codes"))
         if codes.dtype.kind not in "iu" or (len(codes) and (codes.min() < -1 or codes.max() >= len(names))):
             raise damaged(path, f"{key} has codes without a category")
