@@ -119,6 +119,7 @@ def write_vectors(suffix: str, rng: random.Random, folder: Path) -> Path:
         return path
     n, has_ids = rng.choice((1, 7, 40)), rng.random() < 0.7
     dtype = rng.choice((np.float16, np.float32, np.float64))
+    dtype = np.float32 if suffix == ".fvecs" else dtype  # the only type that it holds
     space = Space(**SPACE) if rng.random() < 0.6 else Space()
     parts = [("p0", 3), ("p1", n - 3)] if not suffix and n > 3 else None
     draw = np.random.default_rng(rng.randrange(2**32))

@@ -438,9 +438,13 @@ def test_what_a_pt_must_not_do(tmp_path, refused):
     refused(path, "contains none", ["transform map {} -o out.npy"])
     torch.save(torch.tensor(X), path)
     raw = path.read_bytes()
-    for keep in (0, 1, 10, 100, 500, len(raw) - 1):
-        path.write_bytes(raw[:keep])
-        refused(path, "error: ")
+    torch.save({"vectors": torch.tensor(X), "ids": IDS}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    old = (tmp_path / "old.pt").read_bytes()
+    for data in (*(raw[:keep] for keep in (0, 1, 10, 100, 500, len(raw) - 1)), *(old[:k] for k in range(0, 400, 3))):
+        path.write_bytes(data)
+        with pytest.raises(errors.CongruenceError):
+            contents(path)
+    refused(path, "error: ")
 
 
 # ------------------------------------------------------------------ .h5ad
@@ -478,6 +482,11 @@ def test_h5ad(index, tmp_path, refused):
     assert contents(path) == held | {"obs/type": "40"}
     assert [*contents(f"{path}:obsm")] == ["obsm/X_pca", "obsm/X_umap"]
     assert read_column(f"{path}:obs/type").tolist()[:3] == ["b cell", "t cell", "b cell"]
+    with h5py.File(path, "a") as file:  # as pandas' texts are written
+        del file[f"obs/{index}"]
+        file.create_dataset(f"obs/{index}/values", data=IDS, dtype=h5py.string_dtype())
+        file[f"obs/{index}/mask"] = np.zeros(40, bool)
+    assert read_embeddings(f"{path}:obsm/X_pca").ids.tolist() == IDS
     assert open_source(f"{path}:obsm/X_pca", ids="obs/size").read().ids.tolist() == [*range(40)]
     refused(f"{path}:obsm/X_nothing", "obsm/X_pca (40, 6)")
     refused(path, "obsm/X_pca (40, 6)", ["transform map {} -o out.npy"])

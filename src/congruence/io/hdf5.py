@@ -202,12 +202,13 @@ class H5adSource(Hdf5Source):
                 raise ShapeError(f"Got a table or column in {self.path}.", "Pass the key of a matrix.")
             stored = [_own_dataset(file, place, path) for place in places]
             self._set_matrix(shapes[self._key], stored[0].dtype)
-            if self._sparse and not (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,)):
-                raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows, one after another")
+            fits = not self._sparse or (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,))
             # Names in ``shapes`` are no links to other files.
             named = any(name.startswith("obs/") for name in shapes) and "_index" in file["obs"].attrs
         if self._sparse and "csr" not in _strings(path, [self._key, "encoding-type"])[0]:
             raise DtypeError(f"Got a matrix stored by columns in {self.path}.", "Save it as csr_matrix.")
+        if not fits:
+            raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows")
         index = "obs/_index" if "obs/_index" in shapes else "obs/index" if "obs/index" in shapes else ""
         if ids is None and (index or named):
             index = index or f"obs/{_strings(path, ['obs', '_index'])[0]}"
@@ -227,7 +228,7 @@ class H5adSource(Hdf5Source):
                 group, _, last = name.rpartition("/")
                 if re.fullmatch("X|(obsm|layers|obs)/[^/]+", name) and name not in ("X/data", "X/indices", "X/indptr"):
                     found[name] = shape
-                elif last == "codes" and re.fullmatch("obs/[^/]+", group):
+                elif last in ("codes", "values") and re.fullmatch("obs/[^/]+", group):
                     found[group] = shape
                 elif last == "indptr" and re.fullmatch("X|(obsm|layers)/[^/]+", group) and "shape" in file[group].attrs:
                     kind = file[group].attrs.get_id("shape")
@@ -241,6 +242,12 @@ class H5adSource(Hdf5Source):
         with _open(path) as file:
             if hasattr(file[key], "shape"):
                 return super().read_array(path, key)
+            if "values" in file[key]:  # texts of which some may be missing
+                texts, missing = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("values", "mask"))
+                if missing.dtype != bool or missing.shape != texts.shape:
+                    raise damaged(path, f"{key} has no mask of its values")
+                texts[missing] = None
+                return texts
         names, codes = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("categories", "codes"))
         if codes.dtype.kind not in "iu" or (len(codes) and (codes.min() < -1 or codes.max() >= len(names))):
             raise damaged(path, f"{key} has codes without a category")

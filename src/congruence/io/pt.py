@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,17 @@ from congruence.io._base import NamedArrays
 from congruence.io.reading import as_column, missing_file, reading
 
 #: Exceptions that torch raises for damaged files.
-_DAMAGE = (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError)
+_DAMAGE = (
+    struct.error,
+    RuntimeError,
+    OSError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+)
 
 #: Most objects in a file, and their depth.
 _MOST, _DEPTH = 100_000, 8
