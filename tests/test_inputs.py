@@ -131,7 +131,7 @@ MASKED = np.ma.MaskedArray(X, mask=np.eye(*X.shape, dtype=bool))
 RAGGED = [[1.0, 2.0], [3.0, 4.0], [1.0]]
 HOLES = [[1.0, 2.0], None, [3.0, 4.0]]
 BAD_SHAPES = {
-    "ragged list": (RAGGED, r"different widths in source \(2 in most; row 2: 1\)"),
+    "ragged list": (RAGGED, r"different widths in old \(2 in most; row 2: 1\)"),
     "ragged tensors": ([torch.ones(2), torch.ones(3), torch.ones(2)], "row 1: 3"),
     "ragged column": (pd.Series(RAGGED), "different widths"),
     "ragged arrow": (pa.array(RAGGED), "row 2: 1"),
@@ -139,27 +139,27 @@ BAD_SHAPES = {
     "one vector": (X[0], "1 axes"),
     "one vector as a list": ([1.0, 2.0], "1 axes"),
     "three axes": (X[None], "3 axes"),
-    "empty list": ([], "empty list for source"),
+    "empty list": ([], "empty list for old"),
     "empty array": (X[:0], "0 rows"),
     "empty column": (pa.array([], pa.list_(pa.float32())), "empty column"),
 }
 BAD_DTYPES = {
     "neither an array nor a table": (object(), "of type object; expected an array, a table"),
-    "objects": (np.array([[{}, {}]] * 3), "object array for source"),
+    "objects": (np.array([[{}, {}]] * 3), "object array for old"),
     "strings": (["cat", "dog"], "text or bytes"),
     "column of strings": (pd.Series(["cat", "dog"]), "text"),
     "arrow strings": (pa.array(["cat", "dog"]), "column of string"),
     "arrow lists of strings": (pa.array([["cat"], ["dog"]]), "list<item: string>"),
     "masked": (MASKED, "masked values in "),
     "masked rows": (list(MASKED), "masked values in row 0"),
-    "sparse": (scipy.sparse.csr_array(X), r"source\.toarray\(\)"),
-    "sparse tensor": (torch.tensor(X).to_sparse(), r"source\.to_dense\(\)"),
+    "sparse": (scipy.sparse.csr_array(X), r"old\.toarray\(\)"),
+    "sparse tensor": (torch.tensor(X).to_sparse(), r"old\.to_dense\(\)"),
     "complex": (X * 1j, "complex"),
-    "texts beside vectors": (pd.DataFrame({"a": ["x", "x"], "embedding": RAGGED[:2]}), r"source\['embedding'\]"),
+    "texts beside vectors": (pd.DataFrame({"a": ["x", "x"], "embedding": RAGGED[:2]}), r"old\['embedding'\]"),
 }
 NOT_FINITE = {
     "nan": (np.where(np.arange(60)[:, None] == 4, np.nan, X), "rows 4"),
-    "missing in a list": (HOLES, "1 of 3 rows of source without a vector"),
+    "missing in a list": (HOLES, "1 of 3 rows of old without a vector"),
     "missing in a column": (pd.Series(HOLES), "rows 1"),
     "missing in arrow": (pa.array(HOLES), "without a vector"),
     "null inside a vector": (pa.array([[1.0, 2.0], [None, 3.0]]), "NaN"),

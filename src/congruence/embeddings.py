@@ -416,6 +416,7 @@ def by_modality(
     modality: str | None = None,
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
+    names: tuple[str, str] = ("source", "target"),
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
     """Return source and target as embeddings by modality, passed as mappings or as rows of one modality. The modality
     of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the other
@@ -428,7 +429,7 @@ def by_modality(
             raise ModalityError(f"Got `modality={modality!r}` beside embeddings by modality.", "Leave modality out.")
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
         for name in dict.fromkeys([*source, *target]):
-            called = f"source[{name!r}]", f"target[{name!r}]"
+            called = f"{names[0]}[{name!r}]", f"{names[1]}[{name!r}]"
             if name in source and name in target:
                 sides[0][name], sides[1][name] = as_pair(source[name], target[name], called)
             elif name in source:
@@ -437,9 +438,9 @@ def by_modality(
                 sides[1][name] = as_embeddings(target[name], called[1])
         return sides
     if isinstance(source, Mapping) or isinstance(target, Mapping):
-        side = "source" if isinstance(source, Mapping) else "target"
+        side = names[0] if isinstance(source, Mapping) else names[1]
         raise InputError(f"Got only the {side} by modality.", "Pass two mappings, or two tables of vectors.")
-    pair = as_pair(source, target)
+    pair = as_pair(source, target, names)
     declared = [items.space.modality for items in pair]
     for kind in declared:
         if modality is not None and kind not in (None, modality):

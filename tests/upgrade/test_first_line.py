@@ -120,7 +120,7 @@ def test_a_column_that_repeats_is_no_id():
     labels = np.repeat(["a", "b"], N // 2)
     with pytest.raises(DtypeError, match="column of vectors"):
         congruence.fit(frame(A, labels, "label"), frame(B, labels, "label"))
-    with pytest.raises(IdError, match="ids of source"):
+    with pytest.raises(IdError, match="ids of old"):
         congruence.fit(frame(A, labels), frame(B, labels))
     assert congruence.fit(A, B).scores_["paired_by"] == "position"
 

@@ -13,7 +13,16 @@ from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_same_rows, name_rows, shorten
-from congruence.embeddings import UNNAMED, Embeddings, Pairs, as_embeddings, by_modality, check_space, normalize_rows
+from congruence.embeddings import (
+    UNNAMED,
+    Embeddings,
+    Pairs,
+    Space,
+    as_embeddings,
+    by_modality,
+    check_space,
+    normalize_rows,
+)
 from congruence.errors import InputError, ModalityError, ShapeError
 from congruence.evaluation.controls import Controls, chance_at_k, control_rows, control_rows_of
 from congruence.maps import HeadsMap, Map, OrthogonalMap
@@ -191,8 +200,8 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
         by_side = {"source": {}, "target": {m: as_embeddings(rows, f"target[{m!r}]") for m, rows in target.items()}}
     else:
         first = next(iter(models.values()), None)
-        known = {} if first is None else {"spaces": (first.source_space_, first.target_space_)}
-        by_side = dict(zip(("source", "target"), by_modality(source, target, modality, **known), strict=True))
+        spaces = (Space(), Space()) if first is None else (first.source_space_, first.target_space_)
+        by_side = dict(zip(("source", "target"), by_modality(source, target, modality, spaces=spaces), strict=True))
     for side, items in by_side.items():
         for m, rows in items.items():
             if rows.space.modality not in (None, m):

@@ -24,7 +24,7 @@ from congruence.upgrade.choose import OFFSET, choose_map, count_distinct
 from congruence.upgrade.readouts import choose_readout, read_as_store, read_queries
 from congruence.upgrade.sides import check_sides, recorded
 
-#: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
+#: By modality, rows of the old and of the new model (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
 
 #: What ``means`` holds for a modality.
@@ -38,8 +38,8 @@ FEW = 10
 
 
 def fit(
-    source: RowsLike,
-    target: RowsLike,
+    old: RowsLike,
+    new: RowsLike,
     method: str = "auto",
     *,
     modality: str | None = None,
@@ -59,7 +59,7 @@ def fit(
 
     Parameters
     ----------
-    source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
+    old, new : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
         captions). ``Embeddings`` and tables (pandas, polars, Arrow, Hugging Face data sets) with a column of ids on
         both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1, 2, ….
@@ -75,16 +75,16 @@ def fit(
         the anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
     queries : str or sequence of str, optional
         Modalities of the queries that will search, or "all": stored rows are read for them
-        (``congruence.maps.readout``). By default the one modality that is known of the target, else "all".
+        (``congruence.maps.readout``). By default the one modality that is known of the new model, else "all".
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
-        Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
+        Further rows of both models, of the anchors' modality and in any order, without held-out items. Matches
         found between them are added to the anchors if this improves maps on left-out anchors
         (``congruence.refine``; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
-    groups : "identical", sequence of length n_source, or None, default="identical"
+    groups : "identical", sequence of length n, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each on its own.
+        (``congruence.splits.duplicate_groups``), those whose old rows have equal labels, or (None) each on its own.
     check, strict : bool
         Compare the alignment with random re-pairings, look for individual wrong pairs, and refuse rows in ``means``
         that are not of the two models; with ``strict``, an error instead of a warning.
@@ -129,7 +129,7 @@ def fit(
     model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
     if unpaired is not None:
         model = RefinedMap(**parameters)  # type: ignore[arg-type]
-    source, target = as_pair(source, target)
+    source, target = as_pair(old, new, ("old", "new"))
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
     # Zero rows get here only if the caller allowed them. They have no direction, so they are left out.
@@ -247,7 +247,7 @@ def _groups(
         check_choice(groups, ("identical",), "groups")
         labels = duplicate_groups(pairs.source, pairs.target)
         return labels, warn_duplicates(labels, stacklevel=3)
-    check_same_rows(len(source), len(groups), "source", "groups")
+    check_same_rows(len(source), len(groups), "old", "groups")
     label_of = dict(zip(source.ids.tolist(), np.asarray(groups).tolist(), strict=True))
     return np.array([label_of[name] for name in pairs.source.ids.tolist()]), None
 

@@ -53,7 +53,7 @@ class Certificate(PlainData):
     fitted: list[str]  # modalities the map was fitted on
     strategies: dict[str, dict[str, Estimate]]  # scores by task and strategy (STRATEGIES)
     retention: dict[str, Estimate]  # score of mapping over re-embedding and the old model, by "<strategy>/<strategy>"
-    cosines: dict[str, Estimate]  # of mapped and target rows, by modality
+    cosines: dict[str, Estimate]  # of mapped and native rows, by modality
     curve: dict[str, Any]  # held-out score by number of anchors, with its power law
     cosine_curve: dict[str, Any]  # the same of the cosine
     gains: list[dict[str, Any]]  # expected and most, by number of further anchors
@@ -128,8 +128,8 @@ class Certificate(PlainData):
 
 
 def certify(
-    source: RowsLike | Mapping[str, RowsLike],
-    target: RowsLike | Mapping[str, RowsLike],
+    old: RowsLike | Mapping[str, RowsLike],
+    new: RowsLike | Mapping[str, RowsLike],
     method: str = "auto",
     *,
     modality: str | None = None,
@@ -156,11 +156,11 @@ def certify(
 
     Parameters
     ----------
-    source, target : Embeddings or array_like, or mapping of str to those
+    old, new : Embeddings or array_like, or mapping of str to those
         Anchors of one modality in both models, paired by id, or by position if they have no ids. Or a mapping by
         modality: one modality, or two modalities of the same items (matched by id), or, with ``labels``, items and the
-        texts of their classes. The target may lack the stored modality; re-embedding is then not evaluated. Texts that
-        share no id with the images are used as ``text_queries``.
+        texts of their classes. The new model may lack the stored modality; re-embedding is then not evaluated. Texts
+        that share no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
         other modality as its ``means``; the choice is repeated without each part of the anchors that is scored.
@@ -169,11 +169,11 @@ def certify(
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all modalities that both models have, each centered at its own
         means; with labels, or with ``method="linear"``, the stored modality.
-    queries : (source, target), optional
+    queries : (old, new), optional
         Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
         not fitted on them.
-    text_queries : (source, target), optional
-        Texts of any items, in the source model (or None) and in the target model, that search the mapped and the
+    text_queries : (old, new), optional
+        Texts of any items, in the old model (or None) and in the new one, that search the mapped and the
         re-embedded store. Only for one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
@@ -188,7 +188,7 @@ def certify(
     single_modality : bool, default=False
         Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map.
     rows, encode_rate, price : optional
-        Rows of the store, items per second that the target model encodes, and price of encoding one: for what each
+        Rows of the store, items per second that the new model encodes, and price of encoding one: for what each
         strategy costs, and whether re-embedding needs fewer items than anchors had to be collected.
     callback : callable, optional
         Called with 1 after each number of anchors that maps are fitted on, at most ``STEPS`` times.
@@ -203,7 +203,7 @@ def certify(
         if given is not None:
             check_positive(given, name, integer=name == "rows")
     check_choice(theory, ("brief", "full"), "theory")
-    source, target = by_modality(source, target, modality)
+    source, target = by_modality(old, new, modality, names=("old", "new"))
     queries = None if queries is None else by_modality(*queries, modality)
     held = () if queries is None else (("queries", *queries),)
     check_sides(
