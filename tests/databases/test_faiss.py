@@ -112,7 +112,7 @@ def test_a_new_index_is_of_the_same_kind_metric_and_parameters(tmp_path, words, 
 def test_indexes_that_keep_their_vectors_approximately_are_refused(tmp_path, words):
     index, where = built(tmp_path, words, faiss.METRIC_L2)
     faiss.write_index(index, where)
-    with pytest.raises(DatabaseError, match="Index.* approximations .*Migrate the vectors it was built from"):
+    with pytest.raises(DatabaseError, match="Index.* approximations .*Take the vectors it was built from"):
         open_database(where)
 
 

@@ -178,7 +178,7 @@ def test_refusals(tmp_path, monkeypatch):
     cut.truncate_dim = 3
     with pytest.raises(errors.ParameterError, match="truncate_dim=3"):
         map_model(cut, m)
-    with pytest.raises(errors.ModalityError, match="modality='text'"):
+    with pytest.raises(errors.ModalityError, match="Got text rows"):
         map_model(UNIT, OrthogonalMap().fit(P.X, P.Y, modality="image"))
     with pytest.raises(errors.ParameterError, match="Got NoneType; expected a fitted map"):
         to_modules(None)

@@ -543,3 +543,52 @@ def test_pairs_in_one_file(suffix, tmp_path, here):
     facts = json.loads(here("fit", f"{path}:old", f"{path}:new", "-o", "map", "--json").ends(0).out)
     assert facts["paired_by"].startswith("id")
     assert here("fit", f"{path}:old", f"{path}:old", "-o", "other").ends(2)
+
+
+# ------------------------------------------------------------------ indexes of FAISS
+
+
+def test_the_exact_vectors_of_an_index_are_read_with_its_ids(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    numbers = np.arange(40) * 3 + 5
+    rows = X[np.argsort(RNG.random(40))]
+    kinds = {"flat": "Flat", "hnsw": "HNSW8,Flat", "map": "IDMap,Flat", "ivf": "IVF4,Flat", "both": "IDMap2,IVF4,Flat"}
+    mapping = OrthogonalMap().fit(X, X[:, ::-1])
+    for name, kind in kinds.items():
+        index = faiss.index_factory(6, kind)
+        index.train(rows)
+        index.add_with_ids(rows, numbers) if name in ("map", "ivf", "both") else index.add(rows)
+        faiss.write_index(index, str(tmp_path / f"{name}.index"))
+        source = open_source(tmp_path / f"{name}.index")
+        assert (source.n, source.dim, source.has_ids) == (40, 6, name in ("map", "ivf", "both"))
+        found = np.concatenate([vectors for _, vectors in source.scan(0, 7)])
+        order = slice(None)
+        if source.has_ids:
+            ids = np.concatenate([names.to_numpy() for names, _ in source.scan(0, 7)])
+            order = np.argsort(ids)
+            np.testing.assert_array_equal(ids[order], numbers)
+        np.testing.assert_array_equal(found[order], rows)
+        np.testing.assert_array_equal(np.concatenate([v for _, v in source.scan(33)]), found[33:])
+        transform_file(mapping, open_source(tmp_path / f"{name}.index"), tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), mapping.transform(found), atol=1e-6)
+
+
+def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
+    faiss = pytest.importorskip("faiss")
+    path = tmp_path / "x.faiss"
+    lossy = faiss.index_factory(6, "SQ8")
+    lossy.train(X)
+    lossy.add(X)
+    faiss.write_index(lossy, str(path))
+    refused(path, "approximations")
+    faiss.write_index(faiss.IndexFlatL2(6), str(path))
+    refused(path, "empty")
+    whole = faiss.IndexFlatL2(6)
+    whole.add(X)
+    faiss.write_index(whole, str(path))
+    raw = path.read_bytes()
+    for cut in (0, 3, 20, len(raw) - 7):
+        path.write_bytes(raw[:cut])
+        refused(path, "x.faiss")
+    path.write_bytes(raw)
+    refused(f"{path}:vectors", "vectors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage, VectorSide
 from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
-from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
+from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
+from congruence.io.faiss_file import StoredVectors, describe_index, read_index
 
 if TYPE_CHECKING:
     import faiss
@@ -110,17 +110,6 @@ class Faiss(FileDatabase):
         return [pa.array(row[row >= 0]) for row in ids]
 
 
-def read_index(path: Path) -> faiss.Index:
-    """Read an index; FAISS memory-maps the vectors of some kinds."""
-    faiss = require("faiss", extra="faiss")
-    if not path.is_file():
-        raise FileError(f"No file at {path}.", "Check the path.")
-    try:
-        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-    except RuntimeError as error:
-        raise refusals.refusal("damaged", path, str(error)[:300]) from error
-
-
 def write_index(index: faiss.Index, path: Path) -> None:
     """Write an index, raising OSError if the disk is full, for which FAISS itself would raise a RuntimeError."""
     faiss = require("faiss", extra="faiss")
@@ -137,80 +126,6 @@ def _search_parameters(index: faiss.Index) -> Any:
     if not isinstance(inner, faiss.IndexIVF) or inner.ntotal >= _LEAST_TRAIN * inner.nlist:
         return None
     return faiss.SearchParametersIVF(nprobe=inner.nlist)
-
-
-class StoredVectors:
-    """Vectors of an index, by position, with the ids that a search returns.
-
-    The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
-    ``ids`` are from the id map or the inverted lists, otherwise the positions, int64 of shape (n,); ``inner`` is the
-    index without its id map, ``id_map`` the class of that map, if there is one.
-    """
-
-    def __init__(self, index: faiss.Index, place: str) -> None:
-        faiss = require("faiss", extra="faiss")
-        index = faiss.downcast_index(index)
-        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
-        ids: np.ndarray | None = None
-        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
-            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
-            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
-            self._outer = index  # keeps the inner index alive
-            index = faiss.downcast_index(index.index)
-        self.inner = index
-        #: For an inverted file: number of each list, and position of its first vector.
-        self._lists: list[tuple[int, int]] | None = None
-        flat = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2
-        if type(index) not in (*flat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat):
-            raise DatabaseError(
-                f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
-                "Migrate the vectors it was built from (a .npy or .parquet), and build it again.",
-            )
-        if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
-            raise DatabaseError(
-                f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
-                "Migrate the vectors it was built from.",
-            )
-        if isinstance(index, faiss.IndexIVFFlat):
-            list_ids = self._read_lists(index)
-            ids = list_ids if ids is None else ids[list_ids]
-        self.ids = np.arange(self.n) if ids is None else ids
-
-    def _read_lists(self, index: faiss.Index) -> np.ndarray:
-        faiss = require("faiss", extra="faiss")
-        self._lists, parts, start = [], [np.empty(0, np.int64)], 0
-        for k in range(index.nlist):
-            size = index.invlists.list_size(k)
-            if size:
-                parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
-                self._lists.append((k, start))
-                start += size
-        return np.concatenate(parts)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        if self._lists is None:
-            return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
-        faiss = require("faiss", extra="faiss")
-        parts = [np.empty((0, self.dim), np.float32)]
-        for k, first in self._lists:
-            size = self.inner.invlists.list_size(k)
-            if first < stop and first + size > start:
-                codes = faiss.rev_swig_ptr(self.inner.invlists.get_codes(k), size * self.dim * 4)
-                rows = codes.view(np.float32).reshape(size, self.dim)
-                parts.append(rows[max(start - first, 0) : stop - first])
-        return np.concatenate(parts)
-
-
-def describe_index(index: faiss.Index, id_map: str) -> str:
-    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
-    faiss = require("faiss", extra="faiss")
-    if isinstance(index, faiss.IndexHNSWFlat):
-        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
-    elif isinstance(index, faiss.IndexIVFFlat):
-        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
-    else:
-        description = "Flat"
-    return description + (f", {id_map}" if id_map else "")
 
 
 def index_like(

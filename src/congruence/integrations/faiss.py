@@ -11,10 +11,10 @@ import numpy as np
 
 from congruence._utils.arrays import UNIT_TOLERANCE
 from congruence._utils.atomic import atomic_path, check_output
-from congruence._utils.display import short
 from congruence._utils.optional import require
-from congruence.errors import CorruptFileError, FileError, NormWarning, OutputExistsError, ParameterError, ShapeError
+from congruence.errors import NormWarning, OutputExistsError, ParameterError, ShapeError
 from congruence.integrations._maps import as_map
+from congruence.io.faiss_file import read_index
 from congruence.maps import AffineMap, Map
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def export_faiss(
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
-        index = _read_index(index)
+        index = read_index(Path(index))
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
         exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
@@ -144,22 +144,6 @@ def export_faiss(
         # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
         getattr(library, writer)(exported, library.PyCallbackIOWriter(file.write))
     return Path(path)
-
-
-def _read_index(path: str | Path) -> faiss.Index:
-    """Open the file of an index, memory-mapped if FAISS supports it."""
-    faiss = require("faiss", extra="faiss")
-    if not Path(path).is_file():
-        raise FileError(
-            f"No FAISS index at {path}.", "Pass `index=` with the path of a file written by faiss.write_index."
-        )
-    try:
-        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-    except RuntimeError as error:
-        raise CorruptFileError(
-            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}).",
-            "Write it again with faiss.write_index.",
-        ) from error
 
 
 def _check_norms(index: faiss.Index) -> None:

@@ -42,6 +42,8 @@ FORMATS: dict[str, str] = {
     ".ivecs": "congruence.io.vecs:VecsSource",
     ".vec": "congruence.io.words:VecSource",
     ".bin": "congruence.io.words:BinSource",
+    ".faiss": "congruence.io.faiss_file:FaissSource",
+    ".index": "congruence.io.faiss_file:FaissSource",
     ".lance": "congruence.io.lance:LanceSource",
     "": "congruence.io.folder:FolderSource",
     ".txt": "congruence.io.words:TxtSource",

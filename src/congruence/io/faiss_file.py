@@ -1,0 +1,130 @@
+"""FAISS index files, of the kinds that keep exact vectors (extra ``faiss``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.display import short
+from congruence._utils.optional import require
+from congruence.errors import CorruptFileError, DatabaseError, FileError, ShapeError
+from congruence.io._base import Source, read_sidecar
+from congruence.io.reading import refuse_key
+
+if TYPE_CHECKING:
+    import faiss
+
+
+class FaissSource(Source):
+    """Vectors of an index, in memory, with the ids that its searches return, if it has ids of its own."""
+
+    streams = False
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        refuse_key(key, path)
+        self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
+        self._index = read_index(Path(path))
+        self._stored = StoredVectors(self._index, self.path)
+        self.n, self.dim, self.space = self._stored.n, self._stored.dim, read_sidecar(Path(path))
+        if not self.n:
+            raise ShapeError(f"The index {self.path} is empty.", "Check the path.")
+        if isinstance(ids, pa.Array):
+            self._ids = ids
+        elif ids is None and self._stored.has_ids:
+            self._ids = pa.array(self._stored.ids)
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        for start in range(after, self.n, batch):
+            yield self._stored.read(start, min(start + batch, self.n))
+
+
+def read_index(path: Path) -> faiss.Index:
+    """Read an index; FAISS memory-maps the vectors of some kinds."""
+    faiss = require("faiss", extra="faiss")
+    if not path.is_file():
+        raise FileError(f"No FAISS index at {path}.", "Check the path.")
+    try:
+        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    except RuntimeError as error:
+        problem = f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)})."
+        raise CorruptFileError(problem, "Write it again with faiss.write_index.") from error
+
+
+class StoredVectors:
+    """Vectors of an index, by position, with the ids that a search returns.
+
+    The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
+    ``ids`` are from the id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,);
+    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one.
+    """
+
+    def __init__(self, index: faiss.Index, place: str) -> None:
+        faiss = require("faiss", extra="faiss")
+        index = faiss.downcast_index(index)
+        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        ids: np.ndarray | None = None
+        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
+            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
+            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            self._outer = index  # keeps the inner index alive
+            index = faiss.downcast_index(index.index)
+        self.inner = index
+        #: For an inverted file: number of each list, and position of its first vector.
+        self._lists: list[tuple[int, int]] | None = None
+        flat = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2
+        if type(index) not in (*flat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat):
+            raise DatabaseError(
+                f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
+                "Take the vectors it was built from (a .npy or .parquet), and build it again.",
+            )
+        if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
+            raise DatabaseError(
+                f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
+                "Take the vectors it was built from.",
+            )
+        if isinstance(index, faiss.IndexIVFFlat):
+            list_ids = self._read_lists(index)
+            ids = list_ids if ids is None else ids[list_ids]
+        self.has_ids = ids is not None
+        self.ids = np.arange(self.n) if ids is None else ids
+
+    def _read_lists(self, index: faiss.Index) -> np.ndarray:
+        faiss = require("faiss", extra="faiss")
+        self._lists, parts, start = [], [np.empty(0, np.int64)], 0
+        for k in range(index.nlist):
+            size = index.invlists.list_size(k)
+            if size:
+                parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
+                self._lists.append((k, start))
+                start += size
+        return np.concatenate(parts)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        if self._lists is None:
+            return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
+        faiss = require("faiss", extra="faiss")
+        parts = [np.empty((0, self.dim), np.float32)]
+        for k, first in self._lists:
+            size = self.inner.invlists.list_size(k)
+            if first < stop and first + size > start:
+                codes = faiss.rev_swig_ptr(self.inner.invlists.get_codes(k), size * self.dim * 4)
+                rows = codes.view(np.float32).reshape(size, self.dim)
+                parts.append(rows[max(start - first, 0) : stop - first])
+        return np.concatenate(parts)
+
+
+def describe_index(index: faiss.Index, id_map: str) -> str:
+    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
+    faiss = require("faiss", extra="faiss")
+    if isinstance(index, faiss.IndexHNSWFlat):
+        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
+    elif isinstance(index, faiss.IndexIVFFlat):
+        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
+    else:
+        description = "Flat"
+    return description + (f", {id_map}" if id_map else "")
