@@ -247,7 +247,7 @@ def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
         ("lab similarity a.npy a.npy --metric magic", "magic"),
         ("lab similarity a.npy a.npy --permutations 0", "permutations"),
         ("lab shift a.npy a.npy", "--normalize"),
-        ("lab shift a.npy b.npy --normalize", "widths"),
+        ("lab shift a.npy b.npy --normalize", "components"),
         ("lab shift a.npy a.npy --normalize --texts b.npy", "expected FIRST,SECOND"),
         ("lab shift a.npy a.npy --normalize --set variant=round", "round"),
     ],
