@@ -174,7 +174,7 @@ def map_back(mapper: RowMapper, folder: Path) -> Callable[[Block], np.ndarray]:
     invert = getattr(mapper.map, "inverse", None)
     if invert is None:
         raise ParameterError(
-            f"Got `new_rows='map-back'`, and a {mapper.map.kind} map has no inverse.", "Pass `new_rows='keep'`."
+            f"Got `new_rows='map-back'`, and a map of kind {mapper.map.kind} has no inverse.", "Pass `new_rows='keep'`."
         )
     back = RowMapper(
         invert(), modality=mapper.modality, allow_zero_rows=mapper.allow_zero_rows, old=mapper.new, new=mapper.old
