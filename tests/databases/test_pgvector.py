@@ -686,6 +686,24 @@ def test_a_right_that_was_revoked_does_not_come_back(shop):
         connection.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
+def test_a_type_that_has_changed_since_the_run_is_not_lost(shop):
+    where, connection = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector); INSERT INTO items VALUES (1, '[1,2]')"
+    )
+    with open_database(where, table="items") as database:
+        fill(database)
+        connection.execute("ALTER TABLE items ALTER embedding TYPE halfvec")
+        with pytest.raises(MigrationError, match="halfvec since the run"):
+            database.switch()
+        assert database.stage() is Stage.PREPARED
+        database.discard()
+        fill(database)
+        database.switch()
+        connection.execute("ALTER TABLE items ALTER embedding TYPE halfvec")
+        database.rollback()
+        database.discard()
+
+
 def test_other_users_keep_their_rights(shop):
     where, connection = shop()
     connection.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shop TO reader")

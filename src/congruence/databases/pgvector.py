@@ -172,7 +172,7 @@ class PgVector(ColumnDatabase):
         try:
             facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
             note = {str(key): str(value) for key, value in facts["note"].items()}
-            return Mark(int(facts["dim"]), note, facts["indexes"], facts["unvalidated"])
+            return Mark(int(facts["dim"]), note, facts["indexes"], facts["unvalidated"], facts["kind"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._unmarked() from error
 
@@ -447,7 +447,7 @@ class PgVector(ColumnDatabase):
             copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
         with empty_search_path(cursor):
             publish(cursor, tree, self._column, hidden, add=True)
-        self._set_guard(cursor, Mark(new.dim, dict(new.note)), hidden, switched=False)
+        self._set_guard(cursor, Mark(new.dim, dict(new.note), kind=old.kind), hidden, switched=False)
 
     def _rehearse_moves(self, tell: Callable[[str], object] = lambda step: None) -> None:
         """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
@@ -864,8 +864,16 @@ class PgVector(ColumnDatabase):
     def _rename(self, shown: str, hidden: str, *, rehearsal: bool = False) -> None:
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
-        mark = self._state().mark
+        state = self._state()
+        mark = state.mark
         assert mark is not None
+        # The new column would take the place of one whose type it does not have.
+        if shown == NEW and state.old_type.kind != mark.kind:
+            raise MigrationError(
+                f"The type of {self._column} in {self._place} has become {state.old_type.kind} since the run, and was "
+                f"{mark.kind}.",
+                "Discard the new vectors, and run it again.",
+            )
         with _SERVER_REFUSES():
             names = self._column, shown, hidden
             move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)

@@ -362,6 +362,8 @@ class Mark:
     indexes: list[list[str]] = field(default_factory=list)
     #: Table and name of each constraint that is still to be validated.
     unvalidated: list[list[str]] = field(default_factory=list)
+    #: Type of the vectors that were there at the run.
+    kind: str = ""
 
 
 class ServerRefusal(MigrationError):
