@@ -145,7 +145,8 @@ def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, s
         return mapped.target_space_, mapped.joint_space(), "target"
     if side not in (None, "source"):
         raise ParameterError(
-            f"Got `side={side!r}` for a map of kind {mapped.kind}, which has one side.", "Leave out `side=…`, or invert it."
+            f"Got `side={side!r}` for a map of kind {mapped.kind}, which has one side.",
+            "Leave out `side=…`, or invert it.",
         )
     check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None
