@@ -184,7 +184,7 @@ def _serve(home: Path, pipe: Any) -> None:
         empty(home / name)
     os.chdir(home / "cwd")
     guard = Guard(home)
-    for name in ("vectors.lance", "map mlp"):  # their libraries start threads, which allocate memory
+    for name in ("vectors.lance", "vectors.faiss", "map mlp"):  # their libraries start threads, which allocate memory
         targets[name].read(targets[name].make(random.Random(1), home / "tmp"))
     empty(home / "tmp")
     limit = _memory() + MEMORY

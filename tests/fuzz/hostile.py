@@ -273,6 +273,16 @@ def write_h5ad(rng: random.Random, path: Path) -> None:
         file["X"].attrs["encoding-type"] = np.bytes_(rng.choice(("csr_matrix", "csc_matrix")))
 
 
+def write_faiss(rng: random.Random, path: Path) -> None:
+    import faiss
+
+    rows = np.random.default_rng(rng.randrange(100)).random((7, 4), np.float32)
+    index = faiss.index_factory(4, rng.choice(("Flat", "IDMap,Flat", "IVF1,Flat", "HNSW4,Flat", "SQ8")))
+    index.train(rows)
+    index.add_with_ids(rows, np.arange(7)) if isinstance(index, faiss.IndexIDMap) else index.add(rows)
+    faiss.write_index(index, str(path))
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
@@ -281,5 +291,6 @@ WRITERS = {
     **dict.fromkeys((".pt", ".pth"), write_pt),
     **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
+    **dict.fromkeys((".faiss", ".index"), write_faiss),
     **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
 }

@@ -75,4 +75,4 @@ class CongruenceEmbedding(BaseEmbedding):
         return (await self._aget_text_embeddings([text]))[0]
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        return (await self._aget_text_embeddings([query]))[0]
+        return (await asyncio.to_thread(self._vectors.lists, [query]))[0]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import faiss
 
 
+#: Size from which the file of an index is mapped instead of read.
+_MAPPED_BYTES = 2**30
+
+
 class FaissSource(Source):
     """Vectors of an index, in memory, with the ids that its searches return, if it has ids of its own."""
 
@@ -44,12 +48,14 @@ class FaissSource(Source):
 
 
 def read_index(path: Path) -> faiss.Index:
-    """Read an index; FAISS memory-maps the vectors of some kinds."""
+    """Read an index; of large ones, FAISS memory-maps the vectors of some kinds."""
     faiss = require("faiss", extra="faiss")
     if not path.is_file():
         raise FileError(f"No FAISS index at {path}.", "Check the path.")
     try:
-        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+        # FAISS checks the length of what it reads, but ends the process where a file that it maps is cut.
+        mapped = path.stat().st_size > _MAPPED_BYTES
+        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except RuntimeError as error:
         problem = f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)})."
         raise CorruptFileError(problem, "Write it again with faiss.write_index.") from error
