@@ -89,12 +89,13 @@ def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):
 def test_a_folder_that_cannot_be_written_is_found_by_the_plan(tmp_path):
     vectors = make_rows("int")[1]
     mapping, _ = DatabaseContract().rotated(vectors)
-    open_to_all = Path(tempfile.mkdtemp())
+    open_to_all, elsewhere = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+    elsewhere.chmod(0o777)
     np.save(open_to_all / "vectors.npy", vectors)
 
     def plan(found):
         os.seteuid(65534)
-        for journal, value in ((open_to_all / "j", 1), (Path("/tmp/j"), 2)):
+        for journal, value in ((open_to_all / "j", 1), (elsewhere / "j", 2)):
             with pytest.raises(StorageError, match="creating a file in"):
                 Migration(open_database(open_to_all / "vectors.npy"), mapping, journal=journal, modality="image").plan()
             found.value += value

@@ -592,3 +592,4 @@ def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
         refused(path, "x.faiss")
     path.write_bytes(raw)
     refused(f"{path}:vectors", "vectors")
+    refused(tmp_path / "none.index", "none.index. Check the path.")

@@ -66,14 +66,14 @@ def inspect(
 
 
 def _is_file(spec: str) -> bool:
-    """Return whether a path is that of a file of vectors, and no folder, which holds a map."""
+    """Return whether a path is that of a file of vectors, there or missing, and no folder, which holds a map."""
     if os.path.isdir(spec) and not spec.lower().endswith(".lance"):
         return False
     from congruence.io import parse_spec
-    from congruence.io.formats import is_folder
+    from congruence.io.formats import FORMATS, is_folder, suffix_of
 
     path = parse_spec(spec)[0]
-    return os.path.exists(path) and not is_folder(path)
+    return not is_folder(path) and (os.path.exists(path) or suffix_of(path) in FORMATS.keys() - {""})
 
 
 def _of_bridge(bridge: Bridge) -> dict[str, object]:
