@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import congruence
-from congruence.io.ids import id_columns, id_fault, usual_id_column
+from congruence.io.id_columns import id_columns, id_fault, usual_id_column
 from congruence.synthetic import rigid_problem
 
 N = 60

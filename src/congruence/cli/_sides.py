@@ -109,7 +109,7 @@ def read_anchors(
 def find_ids(spec: str) -> tuple[bool, str | None]:
     """Return whether a file has ids, and the column they are in unless it is read by default."""
     from congruence.io import open_source, parse_spec
-    from congruence.io.ids import usual_id_column
+    from congruence.io.id_columns import usual_id_column
 
     source = open_source(spec)
     name = None if source.has_ids else usual_id_column(*parse_spec(spec), source.n)
@@ -119,7 +119,7 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 def _usual_ids(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from; None for the default, or for both files if one of them has no ids."""
     from congruence.io import parse_spec
-    from congruence.io.ids import id_fault
+    from congruence.io.id_columns import id_fault
 
     (has_old, old), (has_new, new) = map(find_ids, specs)
     if not (has_old and has_new):
@@ -135,7 +135,7 @@ def _usual_ids(specs: tuple[str, str]) -> tuple[str | None, str | None]:
 def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> InputError:
     """Return the error for files of different lengths without ids; it lists the columns that could hold ids."""
     from congruence.io import parse_spec
-    from congruence.io.ids import id_columns
+    from congruence.io.id_columns import id_columns
 
     found = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
     listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, found, strict=True))

@@ -17,7 +17,7 @@ from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
 from congruence.errors import FileError, ParameterError, ShapeError
 from congruence.io import find_format, parse_spec, read_column, read_ids
-from congruence.io.ids import first_record
+from congruence.io.id_columns import first_record
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids

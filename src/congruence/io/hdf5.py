@@ -19,9 +19,9 @@ from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ShapeError
 from congruence.io._base import SPACE_KEY, NamedArrays, Sink, read_space, space_json
+from congruence.io.columns import TableRows
 from congruence.io.ids import column_ids, id_array
 from congruence.io.reading import TEXT_BYTES, as_column, damaged, errno_from_text, missing_file, pack, reading
-from congruence.io.tables import TableRows
 
 if TYPE_CHECKING:
     import h5py

@@ -33,7 +33,7 @@ from congruence.io.text import NUMBER
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
-    from congruence.io.tables import TableRows
+    from congruence.io.columns import TableRows
 
 #: Bytes of a line, which a file without line breaks would exceed.
 _MAX_LINE = 4 * 2**20

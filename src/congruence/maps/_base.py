@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from congruence.maps.torch_module import TorchMap
 
 
+#: Every map class, by the name used in ``config.json``; filled by ``congruence.maps``, which imports the classes.
+MAPS: dict[str, type[Map]] = {}
+
 #: Beginning of the names under which ``origins_`` is saved.
 _ORIGINS = "origins."
 
@@ -618,8 +621,6 @@ class Map(ABC):
         cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
         """Load a map of this class, as ``congruence.from_pretrained`` loads one of any kind."""
-        from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
-
         loaded = from_pretrained(name_or_path, revision=revision, token=token)
         if not isinstance(loaded, cls):
             problem = f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}."
@@ -758,6 +759,33 @@ class AffineMap(Map):
         """Return everything that is saved of the map besides the arrays of ``state``, as plain data."""
         kept = {} if self.readout_ is None else {"readout": self.readout_.to_dict()}
         return super().config() | kept
+
+
+def load(path: str | Path) -> Map:
+    """Load a map saved with ``Map.save``; nothing in the folder is executed. Raises FileError or its kinds."""
+    arrays, config = persist.read_folder(path)
+    return restore_map(arrays, config, path)
+
+
+def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
+    """Build the map that ``congruence.persist.read_folder`` read from a folder, after checking its content."""
+    kind = config.get("kind")
+    for other, loader in (("bridge", "Bridge.load"), ("frame", "CanonicalFrame.load")):
+        if kind == other:
+            fix = ("Pass a map.", f"Load it with `congruence.{loader}`.")
+            raise ParameterError(f"Got a {other} in {path}; expected a map.", fix)
+    if not isinstance(kind, str) or kind not in MAPS:
+        problem = f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}."
+        raise CorruptFileError(problem, "Upgrade congruence.")
+    with refuse_damage("map", path):
+        return MAPS[kind]._from_saved(arrays, config)
+
+
+def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Map:
+    """Load a map from a local folder or, as ``"owner/name"``, from the Hugging Face hub (extra ``hub``)."""
+    if persist.find_map(name_or_path).is_dir():
+        return load(name_or_path)
+    return load(persist.download_folder(str(name_or_path), revision=revision, token=token))
 
 
 @contextmanager

@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 from congruence._utils.display import as_markdown, svg_bars, visible
+from congruence.embeddings import Space
 from congruence.persist import is_number
-
-if TYPE_CHECKING:
-    from congruence.maps._base import Map
 
 #: First lines of the example on a card.
 LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load("path/to/this/folder")')
@@ -45,6 +43,23 @@ _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 
 #: Errors of a malformed record of a fit. Loading does not check records, since they do not affect mapped vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class _Fitted(Protocol):
+    """What is shown of a fitted map."""
+
+    kind: ClassVar[str]
+    sides: ClassVar[tuple[str, ...]]
+    source_space_: Space
+    target_space_: Space
+    facts_: dict[str, Any]
+    scores_: dict[str, Any]
+
+    @property
+    def n_pairs_(self) -> int: ...
+    @property
+    def d_out(self) -> int: ...
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
 
 def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
@@ -120,7 +135,7 @@ def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
     ]
 
 
-def shown(mapping: Map) -> dict[str, str]:
+def shown(mapping: _Fitted) -> dict[str, str]:
     """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
     facts, scores, n_pairs = mapping.facts_, mapping.scores_, mapping.n_pairs_
     # Not old and new: a bridge's map leads from the new model to the old one.
@@ -165,7 +180,7 @@ def shown(mapping: Map) -> dict[str, str]:
     return entries
 
 
-def picture(mapping: Map) -> str:
+def picture(mapping: _Fitted) -> str:
     """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
     with suppress(AttributeError, KeyError, TypeError, ValueError):  # no choice, or another program's record
         choice = mapping.scores_["choice"]
@@ -177,7 +192,7 @@ def picture(mapping: Map) -> str:
     return svg_bars("Share of directions", {covered: facts["rank"] / facts["directions"]}, covered)
 
 
-def write_card(mapping: Map, title: str, text: list[str]) -> str:
+def write_card(mapping: _Fitted, title: str, text: list[str]) -> str:
     """Return a map's card in Markdown, everything from files escaped; ``text`` says what it does."""
     facts, scores = {**mapping.facts_, **mapping.get_params(deep=False)}, mapping.scores_
     refined, aligned, kind = scores.get("refinement"), scores.get("alignment"), type(mapping).__name__
@@ -223,7 +238,7 @@ def _meanings(header: list[str], values: Mapping[str, object]) -> list[str]:
     return card_table([header, *([key, text, _MEANING.get(key, "")] for key, text in texts.items())])
 
 
-def _display(mapping: Map) -> list[str]:
+def _display(mapping: _Fitted) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
     entries = shown(mapping)
     return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
