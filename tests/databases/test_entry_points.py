@@ -1,7 +1,8 @@
-"""A kind of database that another package adds by an entry point keeps the contract."""
+"""Kinds of databases that another package adds by entry points keep the contract: one for each of the common kinds."""
 
 import sqlite3
 from functools import partial
+from typing import ClassVar
 
 import pytest
 from blob_table import quoted
@@ -14,13 +15,14 @@ from congruence.errors import ParameterError
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path_factory, monkeypatch):
-    """Install a package whose entry points add the scheme ``blobs`` and the suffix ``.blobs``."""
+    """Install a package whose entry points add the schemes ``blobs`` and ``shelf``, and the same as suffixes."""
     site = tmp_path_factory.mktemp("site")
     info = site / "blob_table-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: blob-table\nVersion: 1.0\n")
-    points = "[congruence.databases]\nblobs = blob_table:BlobTable\n.blobs = blob_table:BlobTable\n"
-    (info / "entry_points.txt").write_text(points)
+    classes = {"blobs": "blob_table:BlobTable", "shelf": "blob_collections:BlobCollections"}
+    points = [f"{dot}{name} = {place}" for name, place in classes.items() for dot in ("", ".")]
+    (info / "entry_points.txt").write_text("\n".join(["[congruence.databases]", *points]))
     monkeypatch.syspath_prepend(site)
     congruence.databases._installed.cache_clear()
     yield
@@ -28,8 +30,10 @@ def _installed(tmp_path_factory, monkeypatch):
 
 
 class TestBlobTable(DatabaseContract):
+    suffix = ".blobs"
+
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
-        path = folder / "photos.blobs"
+        path = folder / f"photos{self.suffix}"
         kind = "INTEGER" if isinstance(ids[0], int) else "TEXT"
         names = f"{quoted(id_column)} {kind} PRIMARY KEY, {quoted(column)} BLOB, kind TEXT, title TEXT"
         with sqlite3.connect(path) as user:
@@ -56,10 +60,20 @@ class TestBlobTable(DatabaseContract):
             user.execute(f"DELETE FROM {quoted(table)} WHERE {quoted(id_column)} = ?", [one])
 
 
-@pytest.fixture
-def where(tmp_path):
+class TestBlobCollections(TestBlobTable):
+    suffix = ".shelf"
+    needed = ("items__congruence_new", "items__congruence_old")
+    named: ClassVar[dict[str, str]] = {"table": "items"}
+
+    def take(self, where, name):
+        with sqlite3.connect(where) as user:
+            user.execute(f"CREATE TABLE {quoted(name)} (mine TEXT)")
+
+
+@pytest.fixture(params=[TestBlobTable, TestBlobCollections])
+def where(tmp_path, request):
     ids, vectors, others = make_rows("int", 12)
-    return TestBlobTable().make(tmp_path, ids, vectors, others)
+    return request.param().make(tmp_path, ids, vectors, others)
 
 
 @pytest.mark.long

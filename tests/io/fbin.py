@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.io import Sink, Source
+from congruence.io import RawSource, Sink
 
 
 class FbinSink(Sink):
@@ -21,7 +21,7 @@ class FbinSink(Sink):
         self._file.write(vectors.astype("<f4").tobytes())
 
 
-class FbinSource(Source):
+class FbinSource(RawSource):
     """Rows of a file; its ids come from another one."""
 
     sink = FbinSink
@@ -29,15 +29,11 @@ class FbinSource(Source):
     def __init__(self, path, key=None, ids=None):
         if key is not None:
             raise ParameterError(f"Got key {key!r} for {path}; expected none.", "Pass the path alone.")
-        self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
+        self.path = self._file = str(path)
+        self.files, self._offset = (Path(path),), 8
+        self.dtype = self._stored = np.dtype("<f4")
         with open(path, "rb") as file:
             self.n, self.dim = (int.from_bytes(file.read(4), "little") for _ in "nd")
         if not self.n * self.dim or Path(path).stat().st_size != 8 + 4 * self.n * self.dim:
             raise CorruptFileError(f"The file {path} is truncated or damaged.", "Copy it again.")
         self._ids = None if isinstance(ids, bool) else ids
-
-    def _blocks(self, after, batch):
-        with open(self.path, "rb") as file:
-            file.seek(8 + after * self.dim * 4)
-            for start in range(after, self.n, batch):
-                yield np.fromfile(file, "<f4", min(batch, self.n - start) * self.dim).reshape(-1, self.dim)

@@ -316,6 +316,8 @@ class CollectionDatabase(Database):
         return old, self._width(old)
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        if not self.capabilities.searches:
+            return super().search(queries, k, side)
         collection = self._open(self._place().old if side == "old" else self._place_with_new().new)
         rows, found = np.asarray(queries, np.float32), list[pa.Array]()
         for start in range(0, len(rows), _QUERIES):

@@ -1,0 +1,91 @@
+"""The columns of a file that could hold its ids."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import shorten
+from congruence.errors import CongruenceError
+from congruence.io.formats import find_column_format, is_folder, suffix_of, suffixes
+from congruence.io.ids import column_ids
+from congruence.io.reading import delimiter_of, read_lines, reading
+
+#: Usual names of id columns, in the order in which they are tried.
+USUAL_NAMES = ("id", "ids", "names")
+
+#: Suffixes of text with a header and cells.
+_CELLS = (".csv", ".tsv")
+
+_NOT_WHOLE = "it contains numbers that are not whole"
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
+
+
+def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Return the columns or keys that could hold ids: text or whole numbers, one entry per row, without duplicates.
+
+    ``key`` is the vectors' (for ``.csv`` their prefix). Empty for a folder, and for formats that hold only one array.
+    """
+    return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
+
+
+def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
+    """Return the first of ``USUAL_NAMES`` that is a column with one entry per row."""
+    candidates = _candidates(path, key, n)
+    return next((name for name in USUAL_NAMES if name in candidates), None)
+
+
+def id_fault(path: str | Path, name: str) -> str | None:
+    """Return why a column cannot serve as ids, or None if it can."""
+    try:
+        read = find_column_format(path).read_column
+        assert read is not None
+        column = read(str(path), name)
+        if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type) and not column.null_count:
+            return _NOT_WHOLE
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            return _NOT_WHOLE
+        ids = column_ids(column, f"{path}:{name}").to_pylist()
+    except CongruenceError as error:
+        return str(error)
+    # Numbers are shorter, and matching a pattern may take quadratic time.
+    short = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
+    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in short):
+        return _NOT_WHOLE
+    entry, count = Counter(ids).most_common(1)[0] if ids else ("", 0)
+    return f"it contains {shorten(repr(str(entry)))} {count} times" if count > 1 else None
+
+
+def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Return the names of one-dimensional columns with one entry per row, without those of the vectors."""
+    suffix = suffix_of(path)
+    if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
+        return []
+    shapes = find_column_format(path).shapes
+    if shapes is not None:
+        return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
+    record = first_record(path)
+    if suffix in _CELLS:  # without a prefix, all other columns are dimensions of the vectors
+        return [name for name in record if (not name.startswith(key) if key else name in USUAL_NAMES)]
+    return [name for name, value in record.items() if type(value) in (str, int)]
+
+
+def first_record(path: str | Path) -> dict[str, object]:
+    """Return the fields of the first line of a ``.csv`` or ``.jsonl``, with their values in the latter."""
+    with reading(path, ValueError, csv.Error):
+        lines = read_lines(path)
+        if suffix_of(path) in _CELLS:
+            first = next(lines, "")
+            return dict.fromkeys(next(csv.reader(chain([first], lines), delimiter=delimiter_of(first)), []))
+        if suffix_of(path) == ".json":
+            return dict(find_column_format(path).listing(path))
+        record = json.loads(next((line for line in lines if line.strip()), "{}"))
+        return record if isinstance(record, dict) else {}
