@@ -13,11 +13,11 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.arrays import has_unit_rows as has_unit_rows
 from congruence._utils.arrays import normalize_rows as normalize_rows
 from congruence._utils.columns import index_ids, read_once, split_ids
-from congruence._utils.display import as_html, as_text, visible
+from congruence._utils.display import as_html, as_text, short, visible
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._utils.optional import require
 from congruence._utils.typing import Ids, RowsLike
-from congruence._utils.validation import as_matrix, check_choice, check_same_rows, name_rows, shorten
+from congruence._utils.validation import as_matrix, check_choice, check_same_rows, name_rows
 from congruence.errors import DirectionError, IdError, InputError, ModalityError, ParameterError, SpaceMismatchError
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Embeddings:
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         n, d = self.shape
-        first = ", ".join(shorten(repr(name)) for name in self.ids[:4].tolist()) + (", …" if n > 4 else "")
+        first = ", ".join(short(repr(name)) for name in self.ids[:4].tolist()) + (", …" if n > 4 else "")
         facts = {"space": str(self.space), "ids": first if self.has_ids else "none: rows pair by position"}
         return f"Embeddings: {n:,} × {d:,} {self.dtype}", facts
 

@@ -273,7 +273,7 @@ def _check(
     for name in entries:
         if name not in known:
             place = f" in {at}" if (at := locate(str(name))) else ""
-            problem = f"Got {short(repr(str(name)), 80)}{group}{place}; expected one of {', '.join(known) or 'none'}."
+            problem = f"Got {short(repr(str(name)))}{group}{place}; expected one of {', '.join(known) or 'none'}."
             meant = get_close_matches(str(name), known, 1)
             raise ParameterError(problem, f"Write {meant[0]} instead." if meant else "Leave it out.")
     for name, value in entries.items():
@@ -281,7 +281,7 @@ def _check(
         if (value is None and expected.optional) or (value is not None and expected.fits(value)):
             continue
         near = get_close_matches(str(value), METHODS, 1) if name == "method" else ()
-        shown, place, example = short(repr(value), 80), locate(name), (*near, expected.example)[0]
+        shown, place, example = short(repr(value)), locate(name), (*near, expected.example)[0]
         if place:
             problem, fix = f"{name} {shown} in {place}", f"Write {name}: {example}, for example."
         else:

@@ -46,12 +46,7 @@ def training():
 
 
 def migration():
-    """As many searches as the demo shows, with names that do not fit."""
-    scores = {"recall@1": 0.5, "recall@10": 0.9}
-    ways = [{"name": f"way {k} " * 3, "note": "note " * 9, "scores": scores} for k in range(5)]
-    item = found(load_sample("emoji"))
-    example = {"text": "long words " * 6, "steps": [{"name": way["name"], "found": item} for way in ways]}
-    searches = {"n": 9, "gallery": 99, "measures": ["recall@1", "recall@10"], "steps": ways, "examples": [example] * 6}
+    """A migration with many events and stages, and a place that does not fit."""
     journal = Journal("postgresql://host/" + "p" * 70, "0" * 64, 4, "float32", True, False, None, rows=12_345_678)
     for k in range(60):
         journal.log(f"event {k} " + "of which there is much to say " * 5)
@@ -64,7 +59,7 @@ def migration():
         "stages": [{"n_rows": 12_345_678, "n_embedded": 617_283 * k, "store": store} for k in range(9)],
         "picture": {"metric": "accuracy", "stages": points[:5], "forecast": points[4:], "lines": lines},
     }
-    return render_migration(summarize_journal(journal), searches, reembedding=reembedding)
+    return render_migration(summarize_journal(journal), reembedding=reembedding)
 
 
 def story():

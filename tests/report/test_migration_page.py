@@ -112,17 +112,3 @@ def test_every_state_has_its_words(journal, tmp_path, state):
     journal.write(tmp_path)
     side = "new" if state in ("switched", "dropped") else "old"
     assert f"<strong>{state}</strong>Readers see the {side} vectors" in render_migration(read_migration(tmp_path))
-
-
-def test_searches_stand_in_pictures_or_words(journal, tmp_path):
-    journal.write(tmp_path)
-    found = [
-        {"text": "a <cat>", "picture": "data:image/png;base64,AAAA", "wanted": True},
-        {"text": "dog <", "picture": None, "wanted": False},
-    ]
-    searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
-    searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]
-    searches["examples"] = [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}]
-    page = render_migration(read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
-    for words in ("rank 1: 0.5%", 'AAAA" alt="a &lt;cat&gt;"', "<span>dog &lt;</span>", "0.250", "Pictures: CC0."):
-        assert words in page

@@ -25,9 +25,10 @@ def visible(text: str, keep: str = "") -> str:
     return _CONTROL.sub(escaped, text)
 
 
-def short(text: str, most: int = 100) -> str:
-    """Return a text for a message, cut to at most ``most`` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def short(text: str, most: int = 80) -> str:
+    """Return a text for a message, cut to at most ``most`` characters before a closing quote, which stays."""
+    end = text[-1] if text.endswith(("'", '"')) else ""
+    return text if len(text) <= most else f"{text[: most - 1 - len(end)]}…{end}"
 
 
 def visible_json(text: str) -> str:

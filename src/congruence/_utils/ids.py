@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from congruence._utils.arrays import blocks, is_tensor, to_numpy
+from congruence._utils.display import short
 from congruence._utils.typing import Ids
-from congruence._utils.validation import name_rows, shorten
+from congruence._utils.validation import name_rows
 from congruence.errors import IdError
 
 if TYPE_CHECKING:
@@ -192,9 +193,7 @@ def _plain(value: object, row: int, name: str) -> str | int:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            problem = (
-                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8."
-            )
+            problem = f"Got {name} in which row {row} is {short(repr(value))} ({error.reason}); expected text in UTF-8."
             raise IdError(problem, "Decode the bytes first.") from None
     if isinstance(value, _NAMES):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
@@ -203,7 +202,7 @@ def _plain(value: object, row: int, name: str) -> str | int:
 
 def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
-    problem = f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}."
+    problem = f"Got {name} in which row {row} is {short(repr(value))}, {type(value).__name__}{why}."
     return IdError(problem, "Convert the column to integers or to text, or pass another column.")
 
 
@@ -231,7 +230,7 @@ def _check_texts(texts: list[str], name: str) -> None:
             try:
                 size = len(text.encode("utf-8"))
             except UnicodeEncodeError:
-                problem = f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character."
+                problem = f"Got {name} in which row {row} is {short(ascii(text))}, which contains half a character."
                 raise IdError(problem, "Give this item another id.") from None
             if size > MAX_ID_BYTES:
                 raise too_long(size, row, name)

@@ -14,6 +14,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
+from congruence._utils.display import short
 from congruence._utils.typing import Array, ArrayT, Ids, RowsLike
 from congruence.errors import (
     DtypeError,
@@ -28,15 +29,10 @@ from congruence.errors import (
 _T = TypeVar("_T")
 
 
-def shorten(text: str, most: int = 80) -> str:
-    """Return a text shortened to at most ``most`` characters, since an id in a message may have tens of thousands."""
-    return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
-
-
 def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 5) -> str:
     """Return a short list of row numbers, shape (k,), or of the ids of these rows: ``"'cat', 'dog' and 3 more"``."""
     rows = np.asarray(rows)
-    shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
+    shown = [short(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
     return ", ".join(shown) + (f" and {len(rows) - limit} more" if len(rows) > limit else "")
 
 

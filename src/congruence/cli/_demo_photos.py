@@ -159,13 +159,13 @@ def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
 
 def certified(certificate: Certificate) -> dict[str, Any]:
     """Return what the page tells of a certificate: the verdict, and the quality expected of each strategy."""
-    names = {"keep": "keep the old model", "map": "map the stored vectors"}
-    names["progressive"] = "map, and re-embed the worst {:.0%}"
+    from congruence.upgrade.certify import name_strategy
+
     costs = []
     for cost in certificate.costs:
         score, share = cost["score"], cost["share"]
         found = {name: getattr(score, name, None) for name in ("value", "low", "high")}
-        costs.append({"name": names.get(cost["strategy"], "re-embed everything").format(share), "share": share} | found)
+        costs.append({"name": name_strategy(cost["strategy"], share), "share": share} | found)
     verdict = certificate.verdict
     return {"anchors": ANCHORS, "headline": verdict.headline, "reason": verdict.reason, "costs": costs}
 

@@ -149,12 +149,12 @@ def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> InputError:
 
 def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings) -> None:
     """Warn if the ids of files of equal length differ in some rows. Raises IdError if they have none in common."""
+    from congruence._utils.display import short
     from congruence._utils.ids import is_in
-    from congruence._utils.validation import shorten
 
     common, most = int(is_in(source.ids, target.ids).sum()), max(len(source), len(target))
     if common == 0:
-        first = [f"{spec} ({shorten(str(rows.ids[0]))}, …)" for spec, rows in zip(specs, (source, target), strict=True)]
+        first = [f"{spec} ({short(str(rows.ids[0]))}, …)" for spec, rows in zip(specs, (source, target), strict=True)]
         raise IdError(
             f"Got ids in {' and '.join(first)} that differ in {most} of {most} rows; expected the same items on both "
             "sides.",

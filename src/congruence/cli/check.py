@@ -367,7 +367,7 @@ def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict
 
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
-    from congruence.upgrade.certify import ACTIONS
+    from congruence.upgrade.certify import ACTIONS, STRATEGIES, name_strategy
 
     verdict, task, controls, facts = certificate.verdict, certificate.task, certificate.controls, certificate.facts
     shares = ", ".join(f"{ACTIONS[action]} {share:.0%}" for action, share in verdict.confidence.items())
@@ -384,13 +384,13 @@ def print_certificate(certificate: Certificate) -> None:
     print()
     rows = []
     for name, scores in certificate.strategies.items():
-        cells = [_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")]
-        cells.append("1 by definition" if name in controls else _cell(scores.get("re-embed")))
+        cells = [_cell(scores.get(strategy)) for strategy in STRATEGIES]
+        cells[-1] = "1 by definition" if name in controls else cells[-1]
         rows.append([name, *cells, *(number(controls.get(name, {}).get(c)) for c in ("chance", "random_rotation"))])
     print_table(
         f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
         "scored; 95 % intervals",
-        ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
+        ["measure", *map(name_strategy, STRATEGIES), "chance", "random rotation"],
         rows,
     )
     _print_costs(certificate)
@@ -404,8 +404,7 @@ def print_certificate(certificate: Certificate) -> None:
             shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
     shown |= {f"{m} variance in directions the anchors cover": f"{c:.1%}" for m, c in certificate.covered.items()}
     shown |= {f"distinct things the {m} anchors show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
-    ways = {"stored": "map the store", "queries": "map the queries"}
-    shown |= {f"mapped rows of {ways[way]} are read as": role for way, role in certificate.roles.items()}
+    shown |= {f"mapped rows of {name_strategy(way)} are read as": role for way, role in certificate.roles.items()}
     print_table("", ["", "value"], [[name, value] for name, value in shown.items()])
     gained = ("score", "score_at_most", "cosine", "cosine_at_most")
     print_table(
@@ -424,14 +423,16 @@ def print_certificate(certificate: Certificate) -> None:
 
 def _print_costs(certificate: Certificate) -> None:
     """Print the expected quality and cost of each strategy."""
-    names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
+    from congruence.upgrade.certify import name_strategy
+
     rows = []
     for cost in certificate.costs:
         share, items, price = cost["share"], cost["items"], cost["price"]
-        name = names.get(cost["strategy"], "re-embed").format(share=share)
         encoded = f"{share:.0%} of the store" if items is None else f"{items:,}"
         paid = "–" if price is None else f"{price:,.2f}"
-        rows.append([name, _cell(cost["score"]), encoded, number(cost["minutes"], 1), paid])
+        rows.append(
+            [name_strategy(cost["strategy"], share), _cell(cost["score"]), encoded, number(cost["minutes"], 1), paid]
+        )
     print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
     if certificate.progressive.get("sentence"):
         say(certificate.progressive["sentence"])

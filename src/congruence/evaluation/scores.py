@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from congruence._utils.display import short
 from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import check_same_rows, name_rows, shorten
+from congruence._utils.validation import check_same_rows, name_rows
 from congruence.embeddings import (
     UNNAMED,
     Embeddings,
@@ -224,7 +225,7 @@ def labels_of(items: Embeddings, labels: LabelsById) -> np.ndarray:
     missing = [i for i in items.ids.tolist() if i not in labels]
     if missing:
         raise InputError(
-            f"{len(missing)} images have no label ({shorten(repr(missing[0]))}, …).", "Add their ids to `labels=…`."
+            f"{len(missing)} images have no label ({short(repr(missing[0]))}, …).", "Add their ids to `labels=…`."
         )
     return id_texts([labels[i] for i in items.ids.tolist()])
 

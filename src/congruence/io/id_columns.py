@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.validation import shorten
+from congruence._utils.display import short
 from congruence.errors import CongruenceError
 from congruence.io.formats import find_column_format, is_folder, suffix_of, suffixes
 from congruence.io.ids import column_ids
@@ -57,11 +57,11 @@ def id_fault(path: str | Path, name: str) -> str | None:
     except CongruenceError as error:
         return str(error)
     # Numbers are shorter, and matching a pattern may take quadratic time.
-    short = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
-    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in short):
+    brief = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
+    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in brief):
         return _NOT_WHOLE
     entry, count = Counter(ids).most_common(1)[0] if ids else ("", 0)
-    return f"it contains {shorten(repr(str(entry)))} {count} times" if count > 1 else None
+    return f"it contains {short(repr(str(entry)))} {count} times" if count > 1 else None
 
 
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:

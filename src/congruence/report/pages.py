@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,9 @@ from congruence._version import __version__
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
 from congruence.report.rendering import fill, svg
-from congruence.upgrade.certify import ACTIONS, Certificate
+from congruence.upgrade.certify import ACTIONS, Certificate, name_strategy
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
-
-_NAMES = {**ACTIONS, "stored": ACTIONS["map"]}  # names of the strategies, in the table of scores and in that of costs
-_COSTS = {**ACTIONS, "progressive": "map, re-embed {}"}
 
 #: The level of each verdict, and the next step.
 _NEXT = {
@@ -48,8 +45,7 @@ def render_certificate(certificate: Certificate) -> str:
         level=level,
         next=following.format(fit=certificate.how_to_fit, share=verdict.share),
         actions=ACTIONS,
-        names=_NAMES,
-        costs=_COSTS,
+        named=name_strategy,
         plots={
             "strategies": {
                 name: svg(certificate.plot, task=name, title=f"{name} of each strategy")
@@ -76,17 +72,12 @@ def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
 
 def render_migration(
     summary: Mapping[str, Any],
-    searches: Mapping[str, Any] | None = None,
     *,
     reembedding: Mapping[str, Any] | None = None,
-    licenses: Sequence[str] = (),
 ) -> str:
-    """Return a migration as one page.
+    """Return a migration, from ``congruence.Migration.summary`` or ``read_migration``, as one page.
 
-    ``summary`` is from ``congruence.Migration.summary`` or ``read_migration``, ``reembedding`` from
-    ``read_reembedding``. ``searches`` has ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``
-    (for each its ``name``, ``note`` and ``scores`` by measure) and ``examples``: ``text`` of a query, and for each step
-    its ``found`` rows (``text``, ``picture`` as data URI or None, ``wanted``). ``licenses`` are for the page's footer.
+    ``reembedding`` is from ``read_reembedding``.
     """
     picture = reembedding and reembedding["picture"]
     return fill(
@@ -94,10 +85,8 @@ def render_migration(
         s=summary,
         seen=SEEN[summary["state"]],
         level="partial" if summary["state"] in ("filling", "filled", "rolled back") else "passes",
-        searches=searches,
         reembedding=reembedding,
         picture=picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded"),
-        licenses=licenses,
     )
 
 

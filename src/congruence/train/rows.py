@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
+from congruence._utils.display import short
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
-from congruence._utils.validation import RowNames, as_matrix, check_rows, check_same_rows, check_width, shorten
+from congruence._utils.validation import RowNames, as_matrix, check_rows, check_same_rows, check_width
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import DtypeError, InputError, PairingWarning, ParameterError, ShapeError
 from congruence.maps.heads import SIDES
@@ -335,7 +336,7 @@ def warn_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paire
     else:
         repeated = []
     if repeated:
-        first = shorten(repr(repeated[0]))
+        first = short(repr(repeated[0]))
         warnings.warn(
             PairingWarning(
                 f"{len(repeated)} of {len(paired)} pairs are listed as unpaired {side} rows too ({first}, …).",

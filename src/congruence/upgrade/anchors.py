@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
+from congruence._utils.display import short
 from congruence._utils.ids import as_ids
 from congruence._utils.validation import (
     RowNames,
@@ -20,7 +21,6 @@ from congruence._utils.validation import (
     check_same_rows,
     check_scale,
     check_seed,
-    shorten,
 )
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
@@ -103,7 +103,7 @@ class Anchors:
         lines = [str(name) for name in self.ids.tolist()]
         broken = next((name for name in lines if "\n" in name or "\r" in name), None)
         if broken is not None:
-            raise IdError(f"The id {shorten(repr(broken))} has a line break.", "Pass a `path=…` that ends in .parquet.")
+            raise IdError(f"The id {short(repr(broken))} has a line break.", "Pass a `path=…` that ends in .parquet.")
         with atomic_path(path, force=force) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

@@ -65,7 +65,7 @@ def test_each_way_stands_with_its_costs(folder, run):
     out = run(*files(folder), "--ids", "ids", *cost, "-v", *QUICK).out
     table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
-    assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
+    assert re.search(r"map the stored vectors .* 0 +0\.0 +0\.00", table)
     result = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").out)
     assert [way["strategy"] for way in result["costs"]] == ["keep", "map", "progressive", "re-embed"]
     assert result["costs"][2]["items"] == round(20000 * result["costs"][2]["share"])

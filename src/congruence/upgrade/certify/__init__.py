@@ -6,7 +6,7 @@ from congruence.upgrade.certify.certificate import Certificate, certify
 from congruence.upgrade.certify.design import split_anchors
 from congruence.upgrade.certify.estimates import STRATEGIES
 from congruence.upgrade.certify.scoring import STEPS
-from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict
+from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict, name_strategy
 from congruence.upgrade.progressive.meter import Estimate
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "Estimate",
     "Verdict",
     "certify",
+    "name_strategy",
     "split_anchors",
 ]

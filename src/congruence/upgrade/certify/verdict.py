@@ -28,6 +28,13 @@ ACTIONS = {
 }
 
 
+def name_strategy(strategy: str, share: float = 0.0) -> str:
+    """Return the name of a strategy of a certificate's scores or costs; ``share``: of the store re-embedded."""
+    if strategy == "progressive":
+        return f"map, re-embed {share:.0%}"
+    return ACTIONS["map" if strategy == "stored" else strategy]
+
+
 #: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more
 #: anchors of that modality.
 WELL_COVERED = 0.9
