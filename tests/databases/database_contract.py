@@ -241,6 +241,25 @@ class DatabaseContract:
         """Change a row with the user's own client."""
         self.user_add(where, one, vector, others)
 
+    #: What others make between two steps, by step, and whether it is kept or refused by the step.
+    between: ClassVar[dict[str, dict[str, str]]] = {}
+
+    def make_between(self, where, what) -> None:
+        """Make one of these with the user's own client."""
+        raise NotImplementedError
+
+    def unmake(self, where, what) -> None:
+        """Remove it again."""
+        raise NotImplementedError
+
+    def holds(self, where, what) -> bool:
+        """Return whether it is there, and is about the vectors that readers see."""
+        raise NotImplementedError
+
+    def traces(self, where) -> object:
+        """Return all that is stored apart from the rows: names, definitions, comments, metadata, settings, files."""
+        raise NotImplementedError
+
     def clear(self) -> None:
         """Remove what :meth:`make` created, if a second database would collide with it."""
 
@@ -972,6 +991,88 @@ class DatabaseContract:
         with self.migrating(where, tmp_path) as migration:
             migration.drop_old()
         assert len(self.user_rows(where)) == N - 1
+
+    def test_nothing_of_ours_stays_after_the_last_step(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0])
+        (tmp_path / "store").mkdir()
+        where, (mapping, _) = self.make(tmp_path / "store", ids, vectors, others), self.rotated(vectors)
+        before = self.traces(where)
+        assert before
+        for last in ("discard", "rollback", "drop_old"):
+            with self.migrating(where, tmp_path, mapping) as migration:
+                migration.run()
+            assert self.traces(where) != before
+            with self.migrating(where, tmp_path) as migration:
+                migration.verify()
+                if last != "discard":
+                    migration.switch()
+                if last == "rollback":
+                    migration.rollback()
+                getattr(migration, "drop_old" if last == "drop_old" else "discard")()
+            assert self.traces(where) == before, last
+
+    @pytest.mark.parametrize("step", ["switch", "rollback", "drop_old", "discard"])
+    def test_what_others_make_between_two_steps_is_kept_or_refused(self, tmp_path, step):
+        ids, vectors, others = make_rows(self.id_types[0])
+        mapping, _ = self.rotated(vectors)
+        for k, (what, cell) in enumerate(self.between.get(step, {}).items()):
+            folder = tmp_path / str(k)
+            folder.mkdir()
+            self.clear()
+            where = self.make(folder, ids, vectors, others)
+            with self.migrating(where, folder, mapping, table="items") as migration:
+                migration.run()
+                migration.verify()
+                if step in ("rollback", "drop_old"):
+                    migration.switch()
+            self.make_between(where, what)
+            if cell == REFUSED:
+                rows, stored = self.user_rows(where), self.traces(where)
+                with self.migrating(where, folder, table="items") as migration:
+                    if step != "discard":
+                        assert any(what in words for words in migration.status()["obstacles"]), what
+                    with pytest.raises(MigrationError, match=f"{what}.*in the way of"):
+                        getattr(migration, step)()
+                assert (self.user_rows(where), self.traces(where)) == (rows, stored)
+                self.unmake(where, what)
+            with self.migrating(where, folder, table="items") as migration:
+                getattr(migration, step)()
+            assert cell == REFUSED or self.holds(where, what), what
+
+    @pytest.mark.parametrize("moment", ["before the switch", "after the switch", "after a rollback"])
+    def test_a_table_that_the_application_emptied(self, tmp_path, moment):
+        ids, vectors, others = make_rows(self.id_types[0], 30)
+        where, (mapping, _) = self.make(tmp_path, ids, vectors, others), self.rotated(vectors)
+        with self.open(where) as database:
+            if not database.capabilities.writes_after_switch:
+                pytest.skip("a file without rows cannot be opened")
+        with self.migrating(where, tmp_path, mapping) as migration:
+            migration.run()
+            migration.verify()
+            if moment != "before the switch":
+                migration.switch()
+            if moment == "after a rollback":
+                migration.rollback()
+        for one in ids:
+            self.user_delete(where, one)
+        with self.migrating(where, tmp_path) as migration:
+            if moment != "after the switch":
+                assert "No row" in migration.status()["refused"]
+                for refused in (migration.verify, *([migration.switch] if moment == "before the switch" else [])):
+                    with pytest.raises(MigrationError, match="No row .*`discard`"):
+                        refused()
+                migration.discard()
+                assert migration.database.stage() is Stage.UNTOUCHED
+                return
+            assert not migration.status()["refused"]
+            if not migration.database.capabilities.follows_deletes:
+                with pytest.raises(MigrationError, match="0 changed and 30 deleted"):
+                    migration.rollback()
+            else:
+                assert migration.rollback()["rows"] == 0
+                return
+            migration.drop_old()
+        assert not self.user_rows(where)
 
     @contextmanager
     def failing(self, where, database, fault, after):

@@ -43,7 +43,7 @@ class MemoryDatabase(Database):
 
     def info(self):
         vectors = self.table.old
-        first = next(iter(vectors.values()))
+        first = next(iter(vectors.values()), ())
         ids = list(self.table.rows)
         return DatabaseInfo(
             place="memory",
@@ -52,7 +52,7 @@ class MemoryDatabase(Database):
             dim=len(first),
             element_type=self.table.element_type,
             distance="cosine",
-            id_type="int" if isinstance(ids[0], int) else "text",
+            id_type="int" if ids and isinstance(ids[0], int) else "text",
             space=self.table.space,
         )
 

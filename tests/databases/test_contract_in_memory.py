@@ -55,6 +55,10 @@ class TestMemory(DatabaseContract):
         database.fail, calls = fail, len(database.calls)
         yield
 
+    def traces(self, where):
+        table = TABLES[where]
+        return sorted(table.rows), table.made, table.switched, bool(table.new)
+
     def user_delete(self, where, one, **names):
         del TABLES[where].rows[one]
         (TABLES[where].new if TABLES[where].switched else TABLES[where].old).pop(one, None)

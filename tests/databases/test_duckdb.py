@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from typing import ClassVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DatabaseContract, UserRow, lists, make_rows, run
+from database_contract import KEPT, REFUSED, DatabaseContract, UserRow, lists, make_rows, run
 
 from congruence.databases import NewVectors, Stage, open_database
 from congruence.databases.duckdb import DuckDB
@@ -100,6 +101,67 @@ class TestDuckDB(DatabaseContract):
                 "SELECT data_type, is_nullable, column_default, comment FROM duckdb_columns() "
                 "WHERE table_name = 'items' AND column_name = 'embedding'"
             ).fetchall()
+
+    def traces(self, where):
+        catalog = {
+            "duckdb_tables()": "table_name, comment",
+            "duckdb_columns()": "table_name, column_name, data_type, is_nullable, column_default, comment",
+            "duckdb_constraints()": "table_name, constraint_text",
+            "duckdb_indexes()": "table_name, index_name, sql, comment",
+            "duckdb_views()": "view_name, sql",
+            "duckdb_functions()": "function_name, macro_definition",
+        }
+        with duckdb.connect(where) as user:
+            return {
+                name: sorted(user.execute(f"SELECT {what} FROM {name} WHERE NOT {internal}").fetchall(), key=str)
+                for name, what in catalog.items()
+                for internal in ["false" if "const" in name or "indexes" in name else "internal"]
+            }
+
+    _VIEWS: ClassVar[dict[str, str]] = {
+        "seen": "VIEW seen AS SELECT id, embedding FROM items",
+        "whole": "VIEW whole AS SELECT * FROM items",
+        "placed": "VIEW placed(a, b, c, d, e) AS SELECT * FROM items",
+        "raw": "VIEW raw AS SELECT {} FROM items",
+        "near": "MACRO near(q) AS TABLE SELECT id, array_distance(embedding, q::FLOAT[8]) AS d FROM items",
+    }
+    between: ClassVar[dict[str, dict[str, str]]] = {
+        "switch": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "a comment": KEPT, "a default": KEPT}
+        | dict.fromkeys(("placed", "raw", "likes"), REFUSED),
+        "rollback": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "raw": REFUSED, "likes": REFUSED},
+        "drop_old": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "a comment": KEPT, "a default": KEPT}
+        | dict.fromkeys(("placed", "raw", "likes"), REFUSED),
+        "discard": {"seen": KEPT, "whole": KEPT, "placed": REFUSED, "raw": REFUSED, "likes": REFUSED},
+    }
+
+    def make_between(self, where, what):
+        with duckdb.connect(where) as user:
+            columns = [one for (one,) in user.execute("SELECT column_name FROM (DESCRIBE items)").fetchall()]
+            hidden = [one for one in columns if "__congruence" in one]
+            statements = {
+                "likes": "CREATE TABLE likes (item BIGINT REFERENCES items (id))",
+                "by_title": "CREATE INDEX by_title ON items (title)",
+                "a comment": "COMMENT ON COLUMN items.embedding IS 'mine'",
+                "a default": f"DROP INDEX by_kind; ALTER TABLE items ALTER embedding SET DEFAULT {[0] * 7 + [1]}",
+            }
+            user.execute(statements.get(what) or f"CREATE {self._VIEWS[what].format(*hidden)}")
+
+    def unmake(self, where, what):
+        with duckdb.connect(where) as user:
+            user.execute(f"DROP {'TABLE' if what == 'likes' else 'VIEW'} {what}")
+
+    def holds(self, where, what):
+        with duckdb.connect(where) as user:
+            vectors = dict(user.execute("SELECT id, embedding FROM items").fetchall())
+            if what in ("seen", "whole"):
+                return dict(user.execute(f"SELECT id, embedding FROM {what}").fetchall()) == vectors
+            if what == "near":
+                one = next(iter(vectors))
+                near = f"SELECT id FROM near({list(vectors[one])}) ORDER BY d LIMIT 1"
+                return user.execute(near).fetchall() == [(one,)]
+            if what == "by_title":
+                return ("by_title",) in user.execute("SELECT index_name FROM duckdb_indexes()").fetchall()
+            return {"a comment": "mine", "a default": "[0"}[what] in str(self.rules(where)).replace("list_value(", "[")
 
     def user_delete(self, where, one, *, table="items", id_column="id"):
         with duckdb.connect(where) as user:
@@ -300,7 +362,7 @@ def test_the_plan_names_the_step_that_fails_and_what_is_in_the_way(tmp_path, her
 
     before, failed = checked(), None
     with pytest.MonkeyPatch.context() as patch:  # what would happen if the plan did not refuse
-        patch.setattr(DuckDB, "obstacles", lambda self, new: [])
+        patch.setattr(DuckDB, "obstacles", lambda self, *_: [])
         for one, do in (
             ("run", lambda database: run(database, 8)),
             ("switch", lambda database: database.switch()),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow, make_rows
+from database_contract import NASTY, DatabaseContract, UserRow, make_rows, run
 from failing_files import FailingFiles
 from processes import fork
 
-from congruence.databases import open_database
+from congruence.databases import npy, open_database
 from congruence.errors import MigrationError, StorageError
 from congruence.upgrade.migrate import Migration
 
@@ -53,15 +53,45 @@ class TestNpy(FailingFiles, DatabaseContract):
         np.save(Path(where).parent / "ids.npy", np.array(list(rows)))
 
     def give(self, where, situation):
-        np.save(where, np.load(where).astype(np.float64))
+        np.save(where, np.asfortranarray(np.load(where).astype(">f8")))
 
     def rules(self, where):
-        return np.load(where).dtype
+        found = np.load(where)
+        return found.dtype.str, found.flags.f_contiguous
 
     def user_change(self, where, one, vector, others):
         rows = np.load(where)
         rows[np.load(Path(where).parent / "ids.npy").tolist().index(one)] = vector
         np.save(where, rows)
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f2", ">f4", "<f8"])
+@pytest.mark.parametrize("order", "CF")
+def test_order_and_byte_order_stay_with_any_width(tmp_path, monkeypatch, kind, order):
+    monkeypatch.setattr(npy, "_COLUMN_BYTES", 500)
+    vectors = make_rows("int")[1]
+    where, stored = tmp_path / "vectors.npy", np.array(vectors, kind, order=order)
+    np.save(where, stored)
+    with open_database(where) as database:
+        run(database, 3, "float16" if "2" in kind else "float32")
+        database.switch()
+        found = np.load(where)
+        np.testing.assert_array_equal(found, stored[:, :3])
+        assert (found.dtype, found.flags.f_contiguous) == (stored.dtype, order == "F")
+        database.rollback()
+        assert np.load(where).tobytes("A") == stored.tobytes("A")
+        database.switch()
+        database.drop_old()
+    assert [one.name for one in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_the_plan_says_that_whole_numbers_become_floats(tmp_path):
+    np.save(tmp_path / "vectors.npy", np.arange(48, dtype=np.int8).reshape(12, 4))
+    with open_database(tmp_path / "vectors.npy") as database:
+        block = next(iter(database.scan()))
+        assert [said for *_, said in database.rehearse(block.ids, block.vectors, "float32")] == [
+            "the file stores int8, and the new vectors are float64"
+        ]
 
 
 def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):

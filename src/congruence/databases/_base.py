@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -250,6 +250,18 @@ class RowRange(NamedTuple):
 WrittenFile: TypeAlias = dict[str, Any]
 
 
+#: All steps that a plan predicts.
+ALL_STEPS = ("run", "switch", "rollback", "drop-old")
+
+#: The stage at which a step is taken, and the steps whose obstacles it refuses: it must not lead where none goes on.
+STEPS = {
+    "switch": (Stage.PREPARED, ("switch", "rollback", "drop-old")),
+    "discard": (Stage.PREPARED, ("discard",)),
+    "rollback": (Stage.SWITCHED, ("rollback",)),
+    "drop-old": (Stage.SWITCHED, ("drop-old",)),
+}
+
+
 class NewVectors(NamedTuple):
     """What ``prepare`` made: width, element type, and the note that it stored with the new vectors."""
 
@@ -457,9 +469,20 @@ class Database(ABC):
     def _complete(self) -> None:  # noqa: B027 - most need nothing
         """Complete what ``prepare`` made, which a kill may have interrupted."""
 
-    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
-        """Return what in the schema stands in the way of a step, each with the step; nothing is changed."""
+    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+        """Return what stands in the way of the steps that are left, each with its step; nothing is changed.
+
+        Those of other ``steps`` need not be found.
+        """
         return []
+
+    def check_step(self, step: str) -> None:
+        """Raise MigrationError if what others made since the run stands in the way of a step; nothing is changed."""
+        at, asked = STEPS[step]
+        if self.stage() is at:
+            found = [one for one in self.obstacles(self._made(), asked) if one[0] in asked]
+            steps, words = (sep.join(dict.fromkeys(one[k] for one in found)) for k, sep in enumerate((", ", "; ")))
+            refusals.refuse(found, "in the way", self._subject, found=words, steps=steps)
 
     def check(self, new: NewVectors) -> None:
         """Raise an error if a name, a setting or a right stands in the way of all steps; nothing is changed."""
@@ -533,6 +556,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse(stage is Stage.UNTOUCHED, "untouched", self._subject)
             if stage is Stage.PREPARED:
+                self.check_step("switch")
                 self._complete()
                 refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
                 self._show_new()
@@ -545,6 +569,7 @@ class Database(ABC):
 
         def show() -> None:
             if self.stage() is Stage.SWITCHED:
+                self.check_step("rollback")
                 self._show_old()
 
         self._change(show)
@@ -556,6 +581,7 @@ class Database(ABC):
         def remove() -> None:
             refusals.refuse(self.stage() is not Stage.SWITCHED, "not switched", self._subject)
             refusals.refuse(n := self._losing(), "losing", self._subject, n=n)
+            self.check_step("drop-old")
             self._remove_old()
 
         self._change(remove)
@@ -567,9 +593,13 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse(stage is Stage.SWITCHED, "switched", self._subject)
             if stage is Stage.PREPARED:
+                self.check_step("discard")
                 self._remove_new()
 
         self._change(remove)
+
+    def tidy(self) -> None:  # noqa: B027 - most remove everything in one step
+        """Remove what a last step that was killed has left; there are no longer two sides."""
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield rows of a side, their vectors of the other or zeros, which have one, and which the same fields."""

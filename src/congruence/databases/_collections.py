@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
+    ALL_STEPS,
     BATCH,
     NEW,
     OLD,
@@ -24,7 +25,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
 )
-from congruence.errors import CongruenceError, DatabaseError, MigrationError
+from congruence.errors import CongruenceError, DatabaseError
 
 #: Number of queries per request.
 _QUERIES = 64
@@ -128,6 +129,8 @@ class CollectionDatabase(Database):
         if table not in names and {table + OLD, table + NEW} <= names and self._mark_of(table + NEW):
             self._rename(table + OLD, table)
             names = {*names, table} - {table + OLD}
+        if {table, table + OLD, table + NEW} <= names:  # a migration has one of them at a time
+            raise refusals.refusal("not ours", f"{table + OLD}, or {table + NEW},")
         if table not in names:
             refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
         return Collections.named(table, names)
@@ -146,6 +149,11 @@ class CollectionDatabase(Database):
     def _unmark(self, collection: str) -> None:
         """Remove the mark of a collection, which is the only one from now on."""
         return
+
+    def tidy(self) -> None:
+        place = self._find()
+        if not place.exists and self._mark_of(place.old):
+            self._unmark(place.old)
 
     @property
     def _subject(self) -> object:
@@ -191,16 +199,33 @@ class CollectionDatabase(Database):
             )
         if not place.alias and ROLE.search(self._table):
             raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
-        self._check_aliases(place.old)
 
-    def _check_aliases(self, old: str) -> None:
-        """Raise MigrationError if readers use another alias of the old collection, which the switch would not move."""
-        if others := sorted({*self._aliases_of(old)} - {self._table}):
-            raise MigrationError(
-                f"The collection {old!r} is also read by the alias {others[0]!r}, and the switch moves only "
-                f"{self._table!r}.",
-                f"Let all readers use {self._table!r}, and delete the other alias.",
-            )
+    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+        place = self._place()
+        others = () if place.switched else sorted({*self._aliases_of(place.old)} - {self._table})
+        found = [("switch", f"the alias {alias!r}, which stays as only {self._table!r} is moved") for alias in others]
+        if place.exists:
+            moving, dropping = ("rollback", "drop-old") if place.switched else ("switch", "discard")
+            hidden, needed = (place.old, NEW) if place.switched else (place.new, OLD)
+            needed = self._table + needed
+            aliases = self._aliases_of(hidden)
+            found += [(dropping, f"the alias {alias!r} of {hidden!r}, which is to be deleted") for alias in aliases]
+            if not place.alias and needed != place.new and self._is_taken(needed):
+                found.append((moving, f"something else named {needed!r}"))
+            shown = place.new if place.switched else place.old
+            ours, theirs = self._settings(shown), self._settings(hidden)
+            changed = ", ".join(name for name in ours if ours[name] != theirs[name])
+            if changed:
+                found.append((moving, f"a {changed} in {shown!r} that {hidden!r} lacks (change it there, too)"))
+        return found
+
+    def _settings(self, collection: str) -> Mapping[str, object]:
+        """Return the settings, by name, that readers of a collection rely on, and that others may change."""
+        return {}
+
+    def _is_taken(self, name: str) -> bool:
+        """Return whether no collection can get a name."""
+        return name in {*self._names(), *self._aliases()}
 
     def _create(self, new: NewVectors) -> None:
         place = self._place()
@@ -212,9 +237,7 @@ class CollectionDatabase(Database):
         self._delete(place.new, ids.to_pylist())
 
     def _show_new(self) -> None:
-        place = self._place()
-        self._check_aliases(place.old)  # which others may have created since the run
-        self._show(place.new, OLD)
+        self._show(self._place().new, OLD)
 
     def _show_old(self) -> None:
         self._show(self._place().old, NEW)
@@ -234,17 +257,11 @@ class CollectionDatabase(Database):
 
     def _remove_old(self) -> None:
         place = self._place()
-        self._remove(place.old)
+        self._drop(place.old)
         self._unmark(place.new)
 
     def _remove_new(self) -> None:
-        self._remove(self._place().new)
-
-    def _remove(self, collection: str) -> None:
-        """Drop a collection unless an alias points to it, which the server would delete too."""
-        aliases = self._aliases_of(collection)
-        refusals.refuse(aliases, "alias", collection, alias=aliases[0] if aliases else "")
-        self._drop(collection)
+        self._drop(self._place().new)
 
     # ---- rows, as records of the client ------------------------------------------------------------------------------
 

@@ -43,15 +43,15 @@ _ERRORS: dict[str, tuple[type[CongruenceError], str, str]] = {
         "{place} cannot be migrated in place, as it has {found}.",
         "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
     ),
+    "in the way": (
+        MigrationError,
+        "{place} has {found}, which is in the way of {steps}.",
+        "Remove it, and create it again after `drop-old`.",
+    ),
     "other column": (
         MigrationError,
         "A migration of column {other!r} of {place} is in progress, and a collection has one migration at a time.",
         "Finish or discard that migration first (`column={other}`).",
-    ),
-    "alias": (
-        MigrationError,
-        "The alias {alias!r} is on {place!r}, which is to be deleted.",
-        "Move or delete that alias first.",
     ),
     "not ours": (DatabaseError, "{place!r} was not created by a migration, which needs this name.", "Rename it."),
     "ids": (

@@ -25,13 +25,13 @@ from congruence.databases._base import (
     NewVectors,
     folder_in,
     mark_in,
-    metadata_for_new,
     space_in,
     texts,
     with_key,
 )
-from congruence.databases._collections import CollectionDatabase, Collections
+from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, FileError
+from congruence.io import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
@@ -41,6 +41,9 @@ _SAMPLE = 1000
 
 #: Fields of a record besides its id and vector.
 _FIELDS = ["metadatas", "documents", "uris"]
+
+#: Suffix of the collection whose metadata is the mark: Chroma cannot remove all metadata of a collection.
+_MARK = "__congruence_mark"
 
 #: Free bytes with less than which a folder cannot be written.
 _ROOM = 2**20
@@ -121,13 +124,27 @@ class Chroma(CollectionDatabase):
         return None
 
     def _names(self) -> list[str]:
-        return [collection.name for collection in self._call(self._client.list_collections)]
+        return [one.name for one in self._call(self._client.list_collections) if not _is_mark(one)]
 
     def _open(self, collection: str) -> Any:
         return self._call(self._client.get_collection, collection, embedding_function=None)
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
-        return mark_in((self._open(collection).metadata or {}).get(MARK_KEY, "null"))
+        name = ROLE.sub("", collection) + _MARK
+        found = [one for one in self._call(self._client.list_collections) if one.name == name and _is_mark(one)]
+        return mark_in(found[0].metadata[MARK_KEY]) if found else {}
+
+    def _unmark(self, collection: str) -> None:
+        self._call(self._client.delete_collection, ROLE.sub("", collection) + _MARK)
+
+    def _settings(self, collection: str) -> Mapping[str, object]:
+        found = self._open(collection)
+        return {"metadata": _without_space(found.metadata), "configuration": found.configuration_json}
+
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
+        if self._table + _MARK in self._names():
+            raise refusals.refusal("not ours", self._table + _MARK)
 
     def _width(self, collection: Any) -> int:
         return 0  # a block has the width of its vectors
@@ -137,6 +154,10 @@ class Chroma(CollectionDatabase):
 
     def _drop(self, collection: str) -> None:
         self._call(self._client.delete_collection, collection)
+
+    def _remove_new(self) -> None:
+        super()._remove_new()
+        self._unmark(self._table)
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
         found = self._call(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
@@ -210,12 +231,16 @@ class Chroma(CollectionDatabase):
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         old = self._open(place.old)
+        if self._mark_of(place.old):  # of a run that was killed here
+            self._unmark(place.old)
+        metadata = {MARK_KEY: json.dumps(mark)}
+        self._call(self._client.create_collection, self._table + _MARK, embedding_function=None, metadata=metadata)
         self._call(
             self._client.create_collection,
             place.new,
             embedding_function=None,  # that of the old collection belongs to the old model
             configuration={key: value for key in ("hnsw", "spann") if (value := old.configuration_json.get(key))},
-            metadata=metadata_for_new(old.metadata, json.dumps(mark)),
+            metadata=_without_space(old.metadata),
         )
 
     def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
@@ -236,6 +261,16 @@ class Chroma(CollectionDatabase):
 
     def close(self) -> None:
         """Do nothing: the clients of a process share a folder and cannot be closed individually."""
+
+
+def _is_mark(collection: Any) -> bool:
+    """Return whether a collection is empty and only says what a migration has made."""
+    return bool(collection.name.endswith(_MARK) and MARK_KEY in (collection.metadata or {}))
+
+
+def _without_space(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return metadata without the space of the old model; None for none."""
+    return {key: value for key, value in (metadata or {}).items() if key != SPACE_KEY} or None
 
 
 def _as_records(found: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

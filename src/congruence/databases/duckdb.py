@@ -19,6 +19,7 @@ from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
+    ALL_STEPS,
     BATCH,
     MARK_KEY,
     NEW,
@@ -64,6 +65,13 @@ _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 #: Conditions for the catalog's functions: of this file, and of a table.
 _HERE = "WHERE database_name = current_database()"
 _OF_TABLE = f"{_HERE} AND schema_name = $1 AND table_name = $2"
+
+#: The steps that are left, by stage.
+_LEFT = {
+    Stage.UNTOUCHED: ("run",),
+    Stage.PREPARED: ("switch", "discard"),
+    Stage.SWITCHED: ("rollback", "drop-old"),
+}
 
 
 class DuckColumn(NamedTuple):
@@ -382,9 +390,9 @@ class DuckDB(ColumnDatabase):
     def exact(self) -> bool:
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
-    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
         columns, name, table = self._columns(), self._column, self._table
-        old = columns[name]
+        stage, column = self._names(columns)[0], columns[name]
 
         def mentions(expression: str) -> bool:
             return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _LITERAL.sub("", expression)))
@@ -398,37 +406,59 @@ class DuckDB(ColumnDatabase):
             if row["table_name"] == table.name and row["kind"] == "CHECK" and mentions(row["expression"])
         ]
         found += [
-            ("run", f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it")
+            (step, f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it")
             for row in constraints
             if row["kind"] == "FOREIGN KEY" and row["other"] == table.name
+            for step in _LEFT[stage]
+        ]
+        found += [
+            (step, f"the trigger {row['name']}, so that DuckDB refuses to rename or drop its columns")
+            for row in self._triggers()
+            for step in (("switch",) if stage is Stage.UNTOUCHED else _LEFT[stage])
         ]
         found += [
             ("drop-old", f"the generated column {other}, which needs {name}")
-            for other, column in columns.items()
-            if other != name and column.default and mentions(column.default)
+            for other, facts in columns.items()
+            if other != name and facts.default and mentions(facts.default)
         ]
-        if old.default:
-            kind = self._type_like(old.type, new.dim, new.element_type)
+        if column.default and stage is not Stage.SWITCHED:
+            kind = self._type_like(column.type, new.dim, new.element_type)
             try:
-                self._connection.execute(f"SELECT CAST(({old.default}) AS {kind})")
+                self._connection.execute(f"SELECT CAST(({column.default}) AS {kind})")
             except self._duckdb.Error:
-                found.append(("switch", f"the default {old.default} of {name}, which is no {kind}"))
-        return found or self._rehearse(new)
+                found.append(("switch", f"the default {column.default} of {name}, which is no {kind}"))
+        if not found:
+            for path in self._paths(stage, new):
+                if {step for step, _ in path} & {*steps}:
+                    found += self._rehearse(new, path)
+        return found
 
-    def _rehearse(self, new: NewVectors) -> list[tuple[str, str]]:
-        """Return why DuckDB refuses one of the steps, or which view one of them breaks; all steps are undone."""
-        hidden, old = self._column + OLD, self._columns()[self._column].type
-        wide = old != self._type_like(old, new.dim, new.element_type)
-        views = self._views()
-        shown = {path: found for path in views if isinstance(found := self._shown_by(path), list)}
-        steps: list[tuple[str, Callable[[], None]]] = [
-            ("run", lambda: self._create(new)),
-            ("switch", lambda: self._rename(NEW, OLD)),
-            ("rollback", lambda: self._rename(OLD, NEW)),
-            ("drop-old", lambda: self._rename(NEW, OLD)),
-            ("drop-old", lambda: self._drop(hidden)),
-        ]
-        step = "run"
+    def _paths(self, stage: Stage, new: NewVectors) -> list[list[tuple[str, Callable[[], None]]]]:
+        """Return the steps that are left, each path up to its end."""
+
+        def switch() -> None:
+            self._rename(NEW, OLD)
+
+        def drop() -> None:
+            self._drop(self._column + OLD)
+
+        rollback, discard = lambda: self._rename(OLD, NEW), lambda: self._drop(self._column + NEW)
+        if stage is Stage.SWITCHED:
+            return [[("rollback", rollback)], [("drop-old", drop)]]
+        onward = [("switch", switch), ("rollback", rollback), ("drop-old", switch), ("drop-old", drop)]
+        if stage is Stage.PREPARED:
+            return [onward, [("discard", discard)]]
+        return [[("run", lambda: self._create(new)), *onward]]
+
+    def _rehearse(self, new: NewVectors, steps: list[tuple[str, Callable[[], None]]]) -> list[tuple[str, str]]:
+        """Return why DuckDB refuses one of the steps, or which view or macro one of them breaks; all are undone."""
+        columns = self._columns()
+        stage, old, _ = self._names(columns)
+        hidden, type_ = {self._column + OLD, self._column + NEW}, columns[old].type
+        wide = stage is not Stage.SWITCHED and type_ != self._type_like(type_, new.dim, new.element_type)
+        readers = self._readers()
+        shown = {path: found for path in readers if isinstance(found := self._shown_by(path), list)}
+        step = steps[0][0]
         self._connection.execute("BEGIN")
         self._rehearsing = True
         try:
@@ -439,10 +469,11 @@ class DuckDB(ColumnDatabase):
                     if isinstance(after, str):
                         return [(step, f"the view {path}, which it would break ({after})")]
                     # A view that names the columns it shows by position would show the old vectors as the new ones.
-                    if set(after) - set(before) - {hidden, self._column + NEW}:
-                        return [(step, f"the view {path}, which would show {hidden} under another name")]
-                    if wide and old in views[path].upper():
-                        return [("switch", f"the view {path}, which needs vectors of type {old}")]
+                    if set(after) - set(before) - hidden:
+                        return [(step, f"the view {path}, which would show {self._column + OLD} under another name")]
+                for path, text in readers.items() if wide and step == "switch" else ():
+                    if type_ in text.upper():
+                        return [(step, f"the view or macro {path}, which needs vectors of type {type_}")]
         except DatabaseError as error:
             if isinstance(error, DatabaseUnavailableError):
                 raise
@@ -452,17 +483,31 @@ class DuckDB(ColumnDatabase):
             self._undo()
         return []
 
-    def _views(self) -> dict[str, str]:
-        """Return the definitions of the views that read the table, directly or through another view."""
-        query = f"SELECT schema_name, view_name, sql FROM duckdb_views() {_HERE} AND NOT internal AND NOT temporary"
-        rest = {(schema, name): text for schema, name, text in self._connection.execute(query).fetchall()}
-        views, names = {}, [self._table.name]
+    def _triggers(self) -> list[dict[str, str]]:
+        query = f"SELECT trigger_name AS name FROM duckdb_triggers() {_OF_TABLE}"
+        if not self._number("count(*) AS n FROM duckdb_functions() WHERE function_name = 'duckdb_triggers'"):
+            return []  # before DuckDB 2
+        return list(self._read(query, self._table.schema, self._table.name).to_pylist())
+
+    def _readers(self) -> dict[str, str]:
+        """Return the definitions of the views and macros that read the table, directly or through one another."""
+        rest: dict[tuple[str, str], str] = {}
+        for catalog, name, text in (
+            ("duckdb_views()", "view_name", "sql"),
+            ("duckdb_functions()", "function_name", "macro_definition"),
+        ):
+            query = f"SELECT schema_name, {name}, {text} FROM {catalog} {_HERE} AND NOT internal"
+            rows = self._connection.execute(f"{query} AND {text} IS NOT NULL AND schema_name <> 'temp'").fetchall()
+            rest |= {(schema, one): found for schema, one, found in rows}
+        readers, names = {}, [self._table.name]
         while names:  # by name alone: a view of another table of this name is tried in vain
             mentions = re.compile(rf"(?<!\w){re.escape(names.pop())}(?!\w)", re.IGNORECASE)
-            for schema, name in [key for key, text in rest.items() if mentions.search(text.partition(" AS ")[2])]:
-                views[f"{quoted(schema)}.{quoted(name)}"] = rest.pop((schema, name))
+            for schema, name in [
+                key for key, text in rest.items() if mentions.search(text.partition(" AS ")[2] or text)
+            ]:
+                readers[f"{quoted(schema)}.{quoted(name)}"] = rest.pop((schema, name))
                 names.append(name)
-        return views
+        return readers
 
     def _shown_by(self, view: str) -> list[str] | str:
         """Return the names of the columns of a view, or why it cannot be read."""

@@ -60,6 +60,7 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
+from congruence.io import SPACE_KEY
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -75,6 +76,9 @@ _ROWS = 4096
 
 #: Key of the note in the new column's metadata.
 NOTE = "congruence.note"
+
+#: Key of the table's space in the metadata of the old column, while readers see the new vectors.
+_OLD_SPACE = SPACE_KEY + OLD
 
 #: Metadata key of a column's Arrow extension type.
 EXTENSION = "ARROW:extension:name"
@@ -185,6 +189,8 @@ class LanceDB(ColumnDatabase):
         several = any(pa.types.is_fixed_size_list(storage_of(field.type)) for field in others)
         value_type = storage_of(data.schema.field(old).type)
         ids = storage_of(data.schema.field(self._ids).type)
+        stated = decoded_metadata(data.schema.metadata)
+        kept = decoded_metadata(data.schema.field(old).metadata).get(_OLD_SPACE)
         with self._errors():
             total = data.count_rows(self._rows)
             rows = data.count_rows(self._having(old))
@@ -198,7 +204,7 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                space=space_in(decoded_metadata(data.schema.metadata), self._place),
+                space=space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
                 free_bytes=self._free_bytes(),
             )
 
@@ -332,7 +338,8 @@ class LanceDB(ColumnDatabase):
         numbers = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}
         number = numbers[new.element_type]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
-        metadata = {**decoded_metadata(old.metadata), NOTE: json.dumps(new.note), **hiding_metadata(kind)}
+        theirs = {key: text for key, text in decoded_metadata(old.metadata).items() if key != SPACE_KEY}
+        metadata = {**theirs, NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
@@ -431,6 +438,7 @@ class LanceDB(ColumnDatabase):
 
         A search that names its column uses the others from the first commit on, one that does not from the second.
         """
+        self._index_if_missing()
         super().switch()
         self._change(lambda: self._hide(OLD))
 
@@ -439,6 +447,13 @@ class LanceDB(ColumnDatabase):
         super().rollback()
         if self.stage() is Stage.PREPARED:
             self._change(lambda: self._hide(NEW))
+
+    def _index_if_missing(self) -> None:
+        """Build the index over the new vectors, if others built one over the old vectors since the run."""
+        if self.stage() is Stage.PREPARED:
+            data, old, new = self._both()
+            if find_index(data, old) is not None and find_index(data, new) is None:
+                self.build_index()
 
     def _rename(self, shown: str, hidden: str) -> None:
         """Exchange the names; that readers' vectors are never null stays a rule of their name."""
@@ -460,21 +475,41 @@ class LanceDB(ColumnDatabase):
         return bool(self._open().schema.field(self._column).nullable)
 
     def _hide(self, suffix: str) -> None:
-        """Hide the column with a suffix from a search that names no column, and no longer the one that readers use."""
-        data = self._open()
-        hidden, shown = self._column + suffix, self._column
-        metadata = data.lance_schema.field(hidden).metadata
-        wanted = hiding_metadata(storage_of(data.schema.field(hidden).type))
-        if wanted.items() - decoded_metadata(metadata).items() or EXTENSION in decoded_metadata(
-            data.lance_schema.field(shown).metadata
-        ):
-            data.update_field_metadata({quoted(hidden): wanted, quoted(shown): dict.fromkeys(wanted)})
+        """Hide the column with a suffix from a search that names no column, and no longer the one that readers use.
+
+        This gets the metadata that others gave the hidden one while readers used it.
+        """
+        data, names = self._open(), (self._column + suffix, self._column)
+        hidden, shown = (decoded_metadata(data.lance_schema.field(name).metadata) for name in names)
+        wanted = hiding_metadata(storage_of(data.schema.field(names[0]).type))
+        if wanted.items() - hidden.items() or EXTENSION in shown:
+            ours = {NOTE, SPACE_KEY, _OLD_SPACE}
+            theirs = {key: text for key, text in hidden.items() if key not in {*ours, *wanted}}
+            gone = dict.fromkeys({*wanted, *shown} - ours - theirs.keys())
+            data.update_field_metadata({quoted(names[0]): wanted, quoted(names[1]): {**theirs, **gone}})
+        self._move_space(suffix == OLD)
+
+    def _move_space(self, away: bool) -> None:
+        """Let the table state no space while readers see the new vectors; the old column's metadata keeps it."""
+        data, old = self._open(), self._names()[1]
+        stated = decoded_metadata(data.schema.metadata).get(SPACE_KEY)
+        kept = decoded_metadata(data.schema.field(old).metadata).get(_OLD_SPACE)
+        if away and stated is not None:
+            data.update_field_metadata({quoted(old): {_OLD_SPACE: stated}})
+            data.update_schema_metadata({SPACE_KEY: None})
+        if not away and kept is not None:
+            data.update_schema_metadata({SPACE_KEY: kept})
+            data.update_field_metadata({quoted(old): {_OLD_SPACE: None}})
 
     def _drop(self, column: str, unmark: str | None = None) -> None:
         """Drop a column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
         self._open().drop_columns([quoted(column)])
         if unmark is not None:
-            self._change(lambda: self._open().update_field_metadata({quoted(unmark): {NOTE: None}}))
+            self.tidy()
+
+    def tidy(self) -> None:
+        if NOTE in decoded_metadata(self._open().schema.field(self._column).metadata):
+            self._change(lambda: self._open().update_field_metadata({quoted(self._column): {NOTE: None}}))
 
     def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of fragments, which are never divided."""

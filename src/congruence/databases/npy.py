@@ -23,15 +23,21 @@ from congruence.databases._files import (
     read_labels,
 )
 from congruence.embeddings import Space
-from congruence.io import open_source, read_ids
+from congruence.io import read_ids
+from congruence.io.npy import NpySource
+from congruence.io.reading import write_all
+
+#: Bytes of vectors that are turned into parts of columns at a time.
+_COLUMN_BYTES = 64 * 2**20
 
 
 class Npy(FileDatabase):
     """A matrix of vectors in a NumPy file, whose address is its path or ``npy://PATH``.
 
     ``ids`` and ``modality_column`` are files with one entry per row, such as ``ids.txt`` or ``items.parquet:name``. The
-    description of the space, ``NAME.npy.space.json``, is removed before the exchange and written again after it, so
-    that readers never find that of the other model.
+    new file has the order (C or Fortran) and the byte order of the old one. The description of the space,
+    ``NAME.npy.space.json``, is removed before the exchange and written again after it, so that readers never find that
+    of the other model.
     """
 
     kind = "npy"
@@ -50,11 +56,13 @@ class Npy(FileDatabase):
 
     def _reopen(self) -> None:
         self._write_space_file()
-        self._source = open_source(self._original, ids=False)
+        self._source = NpySource(self._original, ids=False)
         self.n, self.dim = self._source.n, self._source.dim
 
     @property
     def _vectors_path(self) -> Path:
+        if self._source.fortran:
+            return super()._vectors_path
         return self._place.path if self._stage is Stage.SWITCHED else self._place.other
 
     def info(self) -> DatabaseInfo:
@@ -81,13 +89,31 @@ class Npy(FileDatabase):
             yield FilePiece.full(start, ids, rows, self._beside.get("modality_column"))
 
     def _stored_as(self, element_type: str) -> np.dtype:
-        return number_type(self._source.dtype, element_type)
+        order = self._source.stored.byteorder
+        return number_type(self._source.dtype, element_type).newbyteorder("=" if order == "|" else order)
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
-        return self.n * dim * self._stored_as(element_type).itemsize
+        return self.n * dim * self._stored_as(element_type).itemsize * (2 if self._source.fortran else 1)
+
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
+        yield from super().rehearse(ids, vectors, element_type)
+        if (old := self._source.stored.newbyteorder("=")) != self._source.dtype:
+            yield "type", "unknown", f"the file stores {old}, and the new vectors are {self._stored_as(element_type)}"
 
     def _build(self, new: RowVectors) -> None:
-        return  # the file of new vectors already is the complete new file
+        """Write a file by columns; by rows, that of the new vectors already is the complete new file."""
+        if not self._source.fortran:
+            return
+        dtype, step = new.dtype, max(1, _COLUMN_BYTES // (new.dim * new.dtype.itemsize))
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": True, "shape": (self.n, new.dim)}
+        with atomic_path(self._place.other, force=True) as temporary, open(temporary, "wb", buffering=0) as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            begin = stream.tell()
+            for start in range(0, self.n, step):
+                rows = new.read(np.arange(start, min(start + step, self.n)))
+                for j, column in enumerate(np.ascontiguousarray(rows.T, dtype)):
+                    stream.seek(begin + (j * self.n + start) * dtype.itemsize)
+                    write_all(stream, column)
 
     @property
     def _space_file(self) -> Path:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -18,14 +17,11 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
-    MARK_KEY,
     Address,
     DatabaseInfo,
     Name,
     RowRange,
-    Stage,
     as_ids,
-    note_in,
     space_in,
 )
 from congruence.databases._files import (
@@ -135,8 +131,6 @@ class Tables(FileDatabase):
     def info(self) -> DatabaseInfo:
         schema = self._parts[0].schema
         field = schema.field(self._column)
-        raw = {**(schema.metadata or {}), **(field.metadata or {})}
-        metadata = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()}
         return DatabaseInfo(
             place=self._shown,
             rows=self.count(),
@@ -144,15 +138,14 @@ class Tables(FileDatabase):
             dim=self.dim,
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._id_type == "uint64" else self._id_type,
-            space=space_in(metadata, self._shown),
+            space=self._space(schema),
             free_bytes=self._free_bytes(),
         )
 
-    def note(self) -> Mapping[str, str]:
-        """Return the note from the hidden folder; after ``drop_old``, the one that the new files keep."""
-        if self._stage is not Stage.UNTOUCHED:
-            return super().note()
-        return note_in((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
+    def _space(self, schema: pa.Schema) -> Space:
+        raw = {**(schema.metadata or {}), **(schema.field(self._column).metadata or {})}
+        metadata = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()}
+        return space_in(metadata, self._shown)
 
     def _count_old(self) -> int:
         counts = [part.count(self._column, self.dim) for part in self._parts]
@@ -242,17 +235,17 @@ class Tables(FileDatabase):
     def write_part(self, job: NewFile) -> dict[str, object]:
         part, new, record = self._parts[job.number], self._new_vectors(), self._record()
         note, dtype = record.note, self._written_as(part, record.element_type)
+        stated = self._space(part.schema) != Space()  # else the new file states none either
         layout = TableLayout(
             Columns(part.schema, self._column, self._id_column),
             dim=new.dim,
             dtype=dtype,
             has_ids=False,
             id_type=pa.string(),
-            space=Space(model=note.get("model") or None, dim=new.dim),
+            space=Space(model=note.get("model") or None, dim=new.dim) if stated else Space(),
             path=self._shown,
         )
-        mark = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
-        schema = layout.schema.with_metadata({**(layout.schema.metadata or {}), **mark})
+        schema = layout.schema
 
         def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
             """Return the new version of rows, given their other columns."""

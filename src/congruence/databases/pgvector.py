@@ -26,6 +26,7 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
+    ALL_STEPS,
     BATCH,
     MARK_KEY,
     NEW,
@@ -55,6 +56,7 @@ from congruence.databases.pgvector_bound import (
     copy_attributes,
     empty_search_path,
     hidden_name,
+    kept_by,
     literal,
     move,
     obstacles,
@@ -410,13 +412,19 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
         """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
         with self._reading() as cursor:
+            stage = self._names(read_columns(cursor, table.oid))[0]
+            moving, dropping = ("rollback", "drop-old") if stage is Stage.SWITCHED else ("switch", "discard")
             with empty_search_path(cursor):
                 tree = self._tree(cursor)
-                reasons = [("switch", words) for words in obstacles(cursor, tree, self._column, self._guard)]
+                reasons = [(moving, words) for words in obstacles(cursor, tree, self._column, self._guard)]
+                if stage is not Stage.UNTOUCHED:  # whatever depends on the hidden column is not ours
+                    hidden = self._hidden(OLD if stage is Stage.SWITCHED else NEW)
+                    bound = kept_by(cursor, tree, hidden)
+                    return reasons + [(step, f"{what} (drop it)") for what in bound for step in (moving, dropping)]
             oids = oids_of(tree)
             indexes = read_indexes(cursor, oids, self._column)
             hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
@@ -655,6 +663,9 @@ class PgVector(ColumnDatabase):
 
     # ---- the index ---------------------------------------------------------------------------------------------------
 
+    def _indexes(self, cursor: Any, column: str) -> list[str]:
+        return [index.name for index in read_indexes(cursor, oids_of(self._tree(cursor)), column)]
+
     def _searchable(self, cursor: Any, column: str) -> list[PgIndex]:
         """Return the indexes by which pgvector searches a column."""
         return [index for index in read_indexes(cursor, [self._table.oid], column) if index.searches]
@@ -749,6 +760,11 @@ class PgVector(ColumnDatabase):
     # ---- the switch --------------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
+        if self.stage() is Stage.PREPARED:
+            with self._client.reading() as cursor:
+                old, new = (self._indexes(cursor, name) for name in (self._column, self._hidden(NEW)))
+            if {hidden_name(name, NEW) for name in old} - {*new}:  # others created one since the run
+                self.build_index()
         self._move("new", super().switch)
 
     def rollback(self) -> None:

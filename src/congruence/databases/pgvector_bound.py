@@ -310,6 +310,11 @@ def obstacles(cursor: Any, tree: Sequence[Relation], column: str, guard: str) ->
     return list(dict.fromkeys([*found, *(str(reason) for (reason,) in rows)]))
 
 
+def kept_by(cursor: Any, tree: Sequence[Relation], column: str) -> list[str]:
+    """Return what depends on a column, apart from indexes, unique constraints and publications."""
+    return [what for (what,) in cursor.execute(_INVARIANT, [oids_of(tree), column]).fetchall()]
+
+
 def copy_attributes(cursor: Any, relation: Relation, source: str, target: str, same_type: bool) -> None:
     """Give a column the grants, storage, compression, statistics target and options of another."""
     storage, own, compression, statistics, options, _ = cursor.execute(_ATTRIBUTES, [relation.oid, source]).fetchone()
@@ -454,8 +459,7 @@ def move(
         cursor.execute(f"ALTER TABLE {relation} {change}")
     after = cursor.execute(_UNVALIDATED, [oids_of(tree)]).fetchall()
     mark.unvalidated = [list(row) for row in after if row not in before or list(row) in mark.unvalidated]
-    left = [what for (what,) in cursor.execute(_INVARIANT, [oids_of(tree), outgoing]).fetchall()]
-    if left:
+    if left := kept_by(cursor, tree, outgoing):
         raise MigrationError(
             f"The columns of {root} cannot change their names, as the old one would keep {'; '.join(left)}.",
             "Drop this, and create it again after the switch.",
@@ -513,4 +517,8 @@ def _move_indexes(
                 cursor.execute(f"COMMENT ON CONSTRAINT {quoted(name)} ON {old.table} IS {comment}")
             if old.comment != new.comment:
                 cursor.execute(f"COMMENT ON INDEX {quoted(schema, name)} IS {literal(old.comment)}")
+    matched = {(schema, hidden_name(name, shown)) for schema, name in every}
+    for schema, name in coming.keys() - matched if shown == NEW else ():
+        if name.endswith(NEW):  # others dropped the one it was built like
+            cursor.execute(f"DROP INDEX {quoted(schema, name)}")
     mark.indexes = [list(one) for one in every]

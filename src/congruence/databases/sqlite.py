@@ -257,6 +257,9 @@ class SQLite(CollectionDatabase):
         if not os.access(self._path, os.W_OK):
             raise StorageError(f"{self._path} cannot be written.", "Change its permissions.")
 
+    def _is_taken(self, name: str) -> bool:
+        return bool(self._read("SELECT 1 FROM sqlite_master WHERE instr(lower(name), lower(?)) = 1", [name]))
+
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
         self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} {_MARK}")

@@ -108,7 +108,7 @@ def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
 
 
 class NpySource(RawSource):
-    """Rows of a ``.npy`` file; its ids come from another file."""
+    """Rows of a ``.npy`` file; its ids come from another file. ``fortran``: whether it is stored by columns."""
 
     sink, read_column = NpySink, staticmethod(read_npy_column)
 
@@ -117,7 +117,7 @@ class NpySource(RawSource):
         refuse_key(key, path)
         self._ids = None if isinstance(ids, bool) else ids
         with reading(path), open(path, "rb") as stream:
-            shape, self._fortran, self._stored = _read_header(stream, self.path)
+            shape, self.fortran, self._stored = _read_header(stream, self.path)
             self._offset = stream.tell()
             size = os.fstat(stream.fileno()).st_size
         self.dtype = stored_dtype(self._stored, self.path)
@@ -125,11 +125,16 @@ class NpySource(RawSource):
         _check_size(shape, self._stored, size - self._offset, self.path)
         self.space = read_sidecar(Path(path))
 
+    @property
+    def stored(self) -> np.dtype:
+        """The type of the numbers in the file, with its byte order."""
+        return self._stored
+
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        return self._scan_columns(after, batch) if self._fortran else super()._blocks(after, batch)
+        return self._scan_columns(after, batch) if self.fortran else super()._blocks(after, batch)
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
-        return Source._take(self, wanted) if self._fortran else super()._take(wanted)
+        return Source._take(self, wanted) if self.fortran else super()._take(wanted)
 
     def _scan_columns(self, after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of a column-major array, reading a part of each column for every block."""

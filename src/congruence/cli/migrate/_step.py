@@ -82,11 +82,8 @@ class Step:
                 flag = f"--{name.replace('_', '-')}"
                 words += ["--set", f"{name}={self.kept[name]}"] if setting else [flag, self.kept[name]]
             return self.command("run", *_source(self.kept), *words)
-        if journal.state not in ("switched", "dropped"):
-            try:
-                migration.database.check_unchanged()
-            except MigrationError:
-                return self.command("discard")
+        if journal.state not in ("switched", "dropped") and migration.refused():
+            return self.command("discard")
         late = migration.database.capabilities.writes_after_switch
         if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
             return self.command("reembed", "--encode", "FILE")  # as the certificate advises

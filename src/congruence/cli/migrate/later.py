@@ -52,7 +52,7 @@ def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -
             left = f"finish, which removes the old vectors. A rollback is refused: {found['refused']}"
         elif found["refused"]:
             left = f"discard, and run again: {found['refused']}"
-        step.report("status", found, [*lines, f"Left to do: {left}"], as_json)
+        step.report("status", found, [*lines, *found["obstacles"], f"Left to do: {left}"], as_json)
 
 
 def verify(

@@ -296,7 +296,7 @@ class Migration:
 
         Returns the ``summary``.
         """
-        with self._at_work("verified", "switched", to="switch") as journal:
+        with self._at_work("verified", "switched", to="switch", step="switch") as journal:
             self.database.rest = self._map_rest
             if journal.state != "switched":
                 self.database.check_unchanged()
@@ -344,7 +344,7 @@ class Migration:
         """
         check_choice(new_rows, get_args(NewRows), "new_rows")
         # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
-        with self._at_work("verified", "switched", "rolled back", to="roll back") as journal:
+        with self._at_work("verified", "switched", "rolled back", to="roll back", step="rollback") as journal:
             database, found = self.database, Written()
             switched = self.retry(database.stage) is Stage.SWITCHED
             if switched:
@@ -381,24 +381,44 @@ class Migration:
             found.fewer = max(passes[-1]["rows"] - self.retry(self.database.count), 0)
         return found
 
-    def _refused(self) -> str:
+    def refused(self) -> str:
         """Return why the next step or, after the switch, a rollback is refused, if it is known without reading all."""
-        database = self.database
+        database, state = self.database, self._journal().state
         try:
-            if self._journal().state != "switched":
+            if state != "switched":
                 database.check_unchanged()
+                if state not in ("filling", "dropped"):
+                    self._check_rows()
             elif not database.capabilities.writes_after_switch and database.changed_since_switch():
                 self._find_written().check(self.info.place, database, "refuse")
         except errors.MigrationError as error:
             return error.problem
         return ""
 
+    def _check_rows(self) -> None:
+        """Raise MigrationError if no row is left that could be switched."""
+        if not self.retry(self.database.count):
+            raise errors.MigrationError(
+                f"No row of {self.info.place} has a vector any more.",
+                "Add rows and pass `resume=True`, or remove the new vectors by `discard`.",
+            )
+
+    def _obstacles(self, stage: Stage) -> list[str]:
+        """Return what others made since the run that is in the way of the next steps."""
+        found = []
+        for step in {Stage.PREPARED: ["switch"], Stage.SWITCHED: ["rollback", "drop-old"]}.get(stage, ()):
+            try:
+                self.retry(self.database.check_step, step)
+            except errors.MigrationError as error:
+                found.append(error.problem)
+        return found
+
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.
 
         Raises MigrationError if rows would lose their only vector.
         """
-        with self._at_work("switched", to="drop the old vectors") as journal:
+        with self._at_work("switched", to="drop the old vectors", step="drop-old") as journal:
             self._record(DROPPING)
             self.retry(self.database.drop_old)
             journal.state = "dropped"
@@ -412,7 +432,9 @@ class Migration:
         Raises MigrationError if they are switched on, or rows written after a switch would lose their only vector.
         Vectors that ``reembed`` had encoded are kept in the folder and are not encoded again.
         """
-        with self._at_work("filling", "filled", "verified", "rolled back", to="discard the new vectors"):
+        with self._at_work(
+            "filling", "filled", "verified", "rolled back", to="discard the new vectors", step="discard"
+        ):
             if self.marks is not None and (rows := self.retry(self._count_only_vectors, self.marks)):
                 raise errors.MigrationError(
                     f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
@@ -507,7 +529,7 @@ class Migration:
                 mapped = self.retry(chosen.count, "new")  # others may have added and deleted rows since
             status |= {"state": journal.state, "rows_mapped": min(mapped, rows), "rows": rows}
             status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
-            status["refused"] = self._refused()
+            status |= {"refused": self.refused(), "obstacles": self._obstacles(stage)}
             if self.mapper.native is not None:
                 status["reembedded"] = len(self.mapper.native.ids)
         return status
@@ -597,16 +619,21 @@ class Migration:
                     raise misfit(f"that were added or changed at {self.info.place}", check)
 
     @contextmanager
-    def _at_work(self, *states: str, to: str) -> Iterator[Journal]:
+    def _at_work(self, *states: str, to: str, step: str | None = None) -> Iterator[Journal]:
         """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database.
 
-        An error about rows of NaN or zeros names all of the table instead of those of one block.
+        Before a ``step`` of the database, obstacles made since the run are refused, as nothing is written yet. An error
+        about rows of NaN or zeros names all of the table instead of those of one block.
         """
         journal = self._journal()
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
             self._sync()
             journal.require_state(*states, to=to)
+            if step is None or (step == "switch" and journal.state != "switched"):
+                self._check_rows()
+            if step is not None:
+                self.retry(self.database.check_step, step)
             self.passes.select()
             try:
                 yield journal
@@ -616,6 +643,8 @@ class Migration:
     def _sync(self) -> None:
         stage = self.retry(self.database.stage)
         self._journal().sync(stage)
+        if stage is Stage.UNTOUCHED:
+            self.retry(self.database.tidy)
         if self.marks is not None:
             self.marks.switched = stage is Stage.SWITCHED
 

@@ -17,7 +17,6 @@ from congruence.compare.origins import JUDGED
 from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.quantize import recall_of
-from congruence.upgrade.transform import map_digest
 
 SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
@@ -136,7 +135,7 @@ def make_plan(
         raise errors.ShapeError(f"No rows with a vector in {place}.", "Check the table, the column and the condition.")
     mapper.check_width(sample.vectors)
     stage = database.stage()
-    if stage is Stage.UNTOUCHED and database.note().get("map") != map_digest(mapper.map):
+    if stage is Stage.UNTOUCHED:
         new = NewVectors(mapper.dim, element_type, {})
         database.check(new)
         obstacles = database.obstacles(new)
@@ -145,10 +144,8 @@ def make_plan(
         for step, outcome, words in (*found, *database.foresee(obstacles, hasattr(mapper.map, "inverse"))):
             note(step, outcome, words, _obstacle(place, step, words))
     else:
-        words, fix = "a migration with this map is complete, and its old vectors were dropped", ""
-        if stage is not Stage.UNTOUCHED:
-            words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
-            fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
+        words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
+        fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
         why = f"At {place}, {words}, without the journal of that migration."
         note("stage", "bad", words, errors.MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
     try:
