@@ -504,8 +504,9 @@ class Map(ABC):
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
         """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``). Arguments are those
-        of ``as_layers``; with ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights
-        are of type ``dtype``, float32 by default, and require gradients if ``trainable``.
+        of ``as_layers``; ``role`` is that of ``transform``, also by default, while a bridge's module maps queries. With
+        ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights are of type ``dtype``,
+        float32 by default, and require gradients if ``trainable``.
 
         Examples
         --------
@@ -525,7 +526,7 @@ class Map(ABC):
         space, d_in = self.source_space_, self.n_features_in_
         if side == "target":
             space, d_in = self.target_space_, self.d_target
-        unit = "unit rows" if layers[-1]["kind"] == "normalize" else None
+        unit = "unit rows" if layers[-1]["kind"] in ("normalize", "sphere") else None
         about = ", ".join(filter(None, (self.kind, f"{d_in} → {self.d_out}", modality or space.modality, unit)))
         return TorchMap(layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=about)
 

@@ -129,7 +129,7 @@ class Readout:
             return plain
         if self.store == "back":
             matrix = _without(matrix.T, basis(means.sources.values())).T
-            return Folded(matrix, np.zeros_like(means.target), means.target)
+            return Folded(matrix, np.zeros_like(means.target), inside(means.target))
         asked = self.queries or tuple(means.targets)
         others = basis(means.targets[name] for name in asked if name != modality and is_cone(means.targets.get(name)))
         searched = not self.queries or modality in self.queries  # by queries of its own kind
@@ -248,7 +248,7 @@ def _without(rows: np.ndarray, directions: np.ndarray | None) -> np.ndarray:
 
 def inside(mean: np.ndarray) -> np.ndarray:
     """Return a mean of unit rows, or shortened to lie inside the unit sphere."""
-    return mean * min(1.0, _MOST / max(float(np.linalg.norm(mean)), 1e-12))
+    return mean * min(1.0, LONGEST / max(float(np.linalg.norm(mean)), 1e-12))
 
 
 _CONE = (
@@ -256,7 +256,12 @@ _CONE = (
 )
 _FEWEST, _MOST_SCORED = 4, 500  # rows from which a lift is found
 _TABLES = ("height", "share", "back", "lift")
-_MOST = 0.99  # length of the longest base, so that something of each row remains
+LONGEST = 0.99  # length of the longest base, so that something of each row remains
+
+
+def shortest_row(eps: float, width: int, offset: float) -> float:
+    """Return the length up to which a mapped row is nothing but rounding, from the norm of the offset added to it."""
+    return 4 * eps * width**0.5 * offset
 
 
 def to_sphere(rows: Array, folded: Folded) -> Array:
@@ -265,7 +270,7 @@ def to_sphere(rows: Array, folded: Folded) -> Array:
     the product have no direction, and become the mean.
     """
     eps = float(namespace(rows).finfo(rows.dtype).eps)
-    tiny = 4 * eps * rows.shape[1] ** 0.5 * float(np.linalg.norm(folded.offset))
+    tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
     if not isinstance(rows, np.ndarray):
         return _block_to_sphere(rows, folded, tiny)
     out = np.empty_like(rows)
@@ -283,7 +288,7 @@ def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
         rows = rows - above * axis
         base = base + folded.height * above * axis
         length = xp.linalg.vector_norm(base, axis=1, keepdims=True)
-        base = base * xp.clip(_MOST / length, max=1.0)
+        base = base * xp.clip(LONGEST / length, max=1.0)
     with np.errstate(over="ignore", under="ignore"):
         squares = xp.sum(rows * rows, axis=1)
     usual = isinstance(rows, np.ndarray) and bool(((squares > 1e-20) & (squares < 1e20)).all())
