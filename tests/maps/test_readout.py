@@ -12,7 +12,7 @@ import pytest
 import congruence
 from congruence import Bridge, LinearMap, MLPMap, OrthogonalMap, Space, errors
 from congruence.maps.card import shown
-from congruence.maps.readout import Readout, find_lift
+from congruence.maps.readout import Folded, Readout, find_lift, to_sphere
 from congruence.upgrade.transform import map_digest
 
 RNG = np.random.default_rng(0)
@@ -309,6 +309,27 @@ def test_a_row_that_equals_its_mean_becomes_the_mean(height):
         torch = pytest.importorskip("torch")
         exported = mapping.to_torch("image", trainable=True)(torch.tensor(rows, dtype=torch.float32))
         np.testing.assert_allclose(exported.detach(), out, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_any_length_and_direction_reach_the_sphere_along_themselves(dtype):
+    rng = np.random.default_rng(5)
+    u, b = unit(rng.normal(size=E)), 0.8 * unit(rng.normal(size=E))
+    off = rng.normal(size=(60, E)) @ (np.eye(E) - np.outer(u, u))
+    size = 10.0 ** rng.integers(-12, 1, 60)
+    rows = (size[:, None] * (off + np.repeat([0, 1, 1e3], 20)[:, None] * u)).astype(dtype)
+    out = to_sphere(rows, Folded(np.eye(E), np.zeros(E), b, u, 0.3))
+    wide = rows.astype(np.float64)
+    above = wide @ u
+    t = b + 0.3 * above[:, None] * u
+    t *= np.minimum(1, 0.99 / np.linalg.norm(t, axis=1, keepdims=True))
+    along = unit(wide - above[:, None] * u)
+    lift = np.einsum("ij,ij->i", along, t)
+    far = np.sqrt(lift**2 + 1 - (t * t).sum(1)) - lift
+    near = {np.float32: 2e-3, np.float64: 1e-9}[dtype]  # of rows a thousand times longer along u, little else is left
+    np.testing.assert_allclose(out, t + far[:, None] * along, atol=near)
+    np.testing.assert_allclose(out[:40], (t + far[:, None] * along)[:40], atol=near / 500)
+    np.testing.assert_allclose(to_sphere(rows, Folded(np.eye(E), np.zeros(E))), unit(wide), atol=near)
 
 
 @pytest.mark.parametrize("form", ["plain", "cone"])

@@ -275,8 +275,44 @@ def to_sphere(rows: Array, folded: Folded) -> Array:
         return _block_to_sphere(rows, folded, tiny)
     out = np.empty_like(rows)
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
-        out[part] = _block_to_sphere(rows[part], folded, tiny)
+        short = _ordinary_to_sphere(rows[part], folded, tiny, out[part])
+        if short is not None:
+            out[part][short] = _block_to_sphere(rows[part][short], folded, tiny)
     return out
+
+
+def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, tiny: float, out: np.ndarray) -> np.ndarray | None:
+    """Write ``to_sphere``, a combination of each row, the base and the axis, in two passes over the rows; return which
+    rows are too short or too long for that, None if there are none.
+    """
+    squares = np.einsum("ij,ij->i", rows, rows)
+    if folded.base is None:
+        good = (squares > max(tiny * tiny, 1e-20)) & (squares < 1e20)
+        with np.errstate(all="ignore"):
+            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
+        return None if good.all() else ~good
+    base = folded.base.astype(rows.dtype)
+    along, above, scale = rows @ base, np.zeros(1, rows.dtype), np.ones(1, rows.dtype)
+    rest, inner, square = squares, along, float(base @ base)
+    if folded.axis is not None:
+        axis, k = folded.axis.astype(rows.dtype), folded.height
+        above = rows @ axis
+        shared = float(base @ axis)
+        rest, inner = squares - above * above, along - above * shared
+        square = square + k * above * (2 * shared + k * above)
+        scale = np.minimum(1, LONGEST / np.sqrt(square))
+        square = square * scale * scale
+    good = (rest > max(tiny * tiny, 1e-20)) & (rest > 1e-2 * squares) & (squares < 1e20)
+    with np.errstate(all="ignore"):
+        size = np.sqrt(rest)
+        inner = inner * scale / size
+        far = (np.sqrt(inner * inner + 1 - square) - inner) / size
+        np.multiply(rows, far[:, None], out=out)
+        if folded.axis is None:
+            out += base
+        else:
+            out += np.stack([scale, folded.height * scale * above - far * above], 1) @ np.stack([base, axis])
+    return None if good.all() else ~good
 
 
 def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
