@@ -15,6 +15,10 @@ from congruence.errors import MissingExtraError, ModalityError, OutputExistsErro
 from congruence.integrations import export_onnx, to_onnx
 
 
+def unit(X):
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -30,6 +34,22 @@ def test_the_graph_gives_the_numbers_of_the_map(name, side, normalize):
         assert got.dtype == np.float32
         assert got.shape == (len(part), m.d_out)
         np.testing.assert_allclose(got, want[: len(part)], atol=3e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("queries", ["image", "text", "all"])
+def test_stored_rows_and_queries_are_exported_apart(queries):
+    images, texts = unit(P.X + 2), unit(P.X[:, ::-1] - 2)
+    new = [unit(rows @ np.linalg.qr(P.X.T @ P.Y)[0].T @ P.Y[:6] + 3) for rows in (images, texts)]
+    m = congruence.fit(images, new[0], modality="image", means={"text": (texts, new[1])}, queries=queries, check=False)
+    A = np.concatenate([images[:9], images.mean(axis=0, keepdims=True)]).astype(np.float32)
+    for role in ("query", "store", "plain"):
+        model = to_onnx(m, modality="image", role=role)
+        want = unit(m.transform(A, "image", role))
+        np.testing.assert_allclose(session(model).run(None, {"vectors": A})[0], want, atol=1e-5)
+        facts = {entry.key: entry.value for entry in model.metadata_props}
+        assert (facts.get("role", "plain"), facts["unit_rows"]) == (role, "true")
+    (got,) = session(to_onnx(m, modality="image")).run(None, {"vectors": A})
+    np.testing.assert_allclose(got, m.transform(A, "image", "query"), atol=1e-5)
 
 
 def test_the_file_says_what_it_is(tmp_path):

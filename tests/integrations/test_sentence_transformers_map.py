@@ -10,6 +10,7 @@ from fitted_maps import MAPS, SIDES, P, expected, rows
 from tiny_sentence_models import TEXTS, tiny
 
 from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap, errors
+from congruence.maps.readout import Readout
 
 pytestmark = pytest.mark.heavy
 
@@ -111,6 +112,18 @@ def test_an_exported_model_loads_without_trusted_code(tmp_path):
     (tmp_path / "other" / "README.md").write_text("mine")
     with pytest.raises(errors.OutputExistsError, match=r"congruence\.json"):
         export_sentence_transformers(m, UNIT, tmp_path / "other", force=True)
+
+
+def test_stored_rows_and_queries_are_exported_apart(tmp_path):
+    m = unit_map()
+    m.readout_, m.role_ = Readout(store="cone", height={"": 0.3}, share={"": 0.4}), "store"
+    for role in ("query", "store"):
+        path = export_sentence_transformers(m, UNIT, tmp_path / role, role=role)
+        again = library.SentenceTransformer(str(path), device="cpu", trust_remote_code=role == "store")
+        np.testing.assert_allclose(again.encode(TEXTS), m.transform(VECTORS, role=role), atol=1e-6)
+    default = export_sentence_transformers(m, UNIT, tmp_path / "default")
+    again = library.SentenceTransformer(str(default), device="cpu")
+    np.testing.assert_allclose(again.encode(TEXTS), Bridge(m).transform(VECTORS), atol=1e-6)
 
 
 def test_a_model_may_be_named_by_its_folder(tmp_path):

@@ -1,12 +1,18 @@
 """Read-outs against their formulas in plain NumPy, and what becomes of them in maps changed, saved or exported."""
 
+import copy
+import gc
+import pickle
+import threading
+import weakref
+
 import numpy as np
 import pytest
 
 import congruence
 from congruence import Bridge, LinearMap, MLPMap, OrthogonalMap, Space, errors
 from congruence.maps.card import shown
-from congruence.maps.readout import Readout, find_lift
+from congruence.maps.readout import Folded, Readout, find_lift, to_sphere
 from congruence.upgrade.transform import map_digest
 
 RNG = np.random.default_rng(0)
@@ -173,7 +179,97 @@ def test_a_query_costs_one_product_with_the_maps_own_matrix(monkeypatch):
 
     monkeypatch.setattr(Readout, "fold", fold)
     np.testing.assert_array_equal(bridge.transform(row, "image"), first)
+    np.testing.assert_array_equal(mapping.transform(row[None], "image", "query")[0], first)
     np.testing.assert_allclose(first, unit(row @ query.matrix + query.offset), rtol=1e-14)
+
+
+def everything(mapping):
+    """Return the rows of both modalities in every role, of few and of many rows and in both precisions."""
+    given = [OLD["image"][:3].astype(np.float32), OLD["image"]]
+    return [
+        mapping.transform(X, name, role)
+        for name in ("image", "text")
+        for role in ("plain", "store", "query")
+        for X in given
+    ]
+
+
+CHANGES = {
+    "partial_fit": lambda m: m.partial_fit(OLD["text"][:9], NEW["text"][9:18], modality="text"),
+    "fit": lambda m: m.fit(OLD["text"][:40], NEW["text"][:40]),
+    "readout_": lambda m: setattr(m, "readout_", Readout(("text",), "cone", {"image": 0.1}, {"image": 0.9})),
+    "role_": lambda m: setattr(m, "role_", "plain"),
+    "rotation_": lambda m: setattr(m, "rotation_", -m.rotation_),
+    "center": lambda m: m.set_params(center=False).partial_fit(OLD["text"][:9], NEW["text"][:9], modality="text"),
+    "modality_means_": lambda m: setattr(
+        m, "modality_means_", {name: (a, -b) for name, (a, b) in m.modality_means_.items()}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_map_keeps_ready_goes_when_it_changes(change):
+    mapping = fitted(Readout(store="cone", height={"image": 0.3}, share={"image": 0.25, "text": 0.5}))
+    before = everything(mapping)
+    same = everything(pickle.loads(pickle.dumps(mapping)))
+    assert all(np.array_equal(a, b) for a, b in zip(before, same, strict=True))
+    CHANGES[change](mapping)
+    after, fresh = everything(mapping), everything(pickle.loads(pickle.dumps(mapping)))
+    for ours, theirs in zip(after, fresh, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if change != "role_":
+        assert not all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_what_a_map_keeps_ready_is_small_and_neither_copied_nor_saved(tmp_path):
+    mapping = fitted(Readout(store="cone"))
+    size = len(pickle.dumps(mapping))
+    for _ in range(3):
+        everything(mapping)
+    assert len(pickle.dumps(mapping)) == size
+    assert len(mapping._made) <= 6 + 2  # maps by modality and role, and matrices by type
+    assert not copy.copy(mapping)._made
+    mapping.in_use("image", "store").partial_fit(OLD["text"], NEW["text"], modality="text")  # even one that is changed
+    there = mapping.for_modality("image").for_role("store")
+    assert there is not mapping.for_modality("image").for_role("store")
+    plain = OrthogonalMap().fit(OLD["text"], NEW["text"])
+    gc.disable()
+    try:
+        for one in (mapping, plain):
+            everything(one)
+        held = [weakref.ref(one) for one in (mapping, plain)]
+        del mapping, plain, one
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_threads_that_map_while_the_map_changes_see_the_one_or_the_other():
+    forms = [Readout(share={"text": share}) for share in (0.0, 1.0)]
+    mapping = fitted(forms[0])
+    X = OLD["text"][:3]
+    right = []
+    for mapping.readout_ in forms:
+        right.append(mapping.transform(X, "text", "query"))
+    wrong = []
+    stop = threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            out = mapping.transform(X, "text", "query")
+            if not any(np.array_equal(out, one) for one in right):
+                wrong.append(out)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for k in range(300):
+        mapping.readout_ = forms[k % 2]
+        np.testing.assert_array_equal(mapping.transform(X, "text", "query"), right[k % 2])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_map_built_by_hand_is_the_plain_one_in_every_role():
@@ -213,6 +309,27 @@ def test_a_row_that_equals_its_mean_becomes_the_mean(height):
         torch = pytest.importorskip("torch")
         exported = mapping.to_torch("image", trainable=True)(torch.tensor(rows, dtype=torch.float32))
         np.testing.assert_allclose(exported.detach(), out, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_any_length_and_direction_reach_the_sphere_along_themselves(dtype):
+    rng = np.random.default_rng(5)
+    u, b = unit(rng.normal(size=E)), 0.8 * unit(rng.normal(size=E))
+    off = rng.normal(size=(60, E)) @ (np.eye(E) - np.outer(u, u))
+    size = 10.0 ** rng.integers(-12, 1, 60)
+    rows = (size[:, None] * (off + np.repeat([0, 1, 1e3], 20)[:, None] * u)).astype(dtype)
+    out = to_sphere(rows, Folded(np.eye(E), np.zeros(E), b, u, 0.3))
+    wide = rows.astype(np.float64)
+    above = wide @ u
+    t = b + 0.3 * above[:, None] * u
+    t *= np.minimum(1, 0.99 / np.linalg.norm(t, axis=1, keepdims=True))
+    along = unit(wide - above[:, None] * u)
+    lift = np.einsum("ij,ij->i", along, t)
+    far = np.sqrt(lift**2 + 1 - (t * t).sum(1)) - lift
+    near = {np.float32: 2e-3, np.float64: 1e-9}[dtype]  # of rows a thousand times longer along u, little else is left
+    np.testing.assert_allclose(out, t + far[:, None] * along, atol=near)
+    np.testing.assert_allclose(out[:40], (t + far[:, None] * along)[:40], atol=near / 500)
+    np.testing.assert_allclose(to_sphere(rows, Folded(np.eye(E), np.zeros(E))), unit(wide), atol=near)
 
 
 @pytest.mark.parametrize("form", ["plain", "cone"])

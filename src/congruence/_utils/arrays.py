@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -96,6 +96,27 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
     step = max(minimum, budget // max(row_bytes, 1))
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
+
+
+#: Range of squared norms in which float32 represents both a row and its square.
+_TINY, _HUGE = 1e-30, 1e30
+
+
+def is_plain(rows: object) -> TypeIs[np.ndarray]:
+    """Return whether rows are an array of float32 or float64, which needs no conversion."""
+    return type(rows) is np.ndarray and rows.dtype.char in "fd" and rows.dtype.isnative
+
+
+def squared_norms(rows: np.ndarray) -> tuple[Any, float, float, bool]:
+    """Return the squared norms of rows, (m,), or that of one row, the smallest and the largest, and whether all are
+    ordinary. NaN, infinity, zero rows and such as need other units for their norms are not: one pass finds them all.
+    """
+    if len(rows) == 1:  # without the microseconds that reductions take
+        square = low = high = float(rows[0].dot(rows[0]))
+    else:
+        square = np.einsum("ij,ij->i", rows, rows)
+        low, high = square.min(), square.max()
+    return square, low, high, _TINY < low <= high < _HUGE
 
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
 
 #: Formats of ``export``, and the options that apply to each of them only.
-FORMATS = {"faiss": ("index",), "onnx": ("side",), "sentence-transformers": ("model", "side")}
+FORMATS = {"faiss": ("index",), "onnx": ("side", "role"), "sentence-transformers": ("model", "side", "role")}
 
 #: Spaces of the served vectors, as Python names them; what a server accepts.
 SPACES = {"index": "target", "encoder": "source"}
@@ -225,6 +225,7 @@ def export(
     model: str | None = option(None, "sentence-transformers: model to append the map to."),
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
     side: str | None = option(None, "first or second: which head of a joint-space map; first by default."),
+    role: str | None = option(None, "query, store or plain: what mapped vectors are for; queries by default."),
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
     normalize: str = option(
         "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
@@ -252,7 +253,7 @@ def export(
         )
     check_choice(to, tuple(FORMATS), "to")
     unit = unit_rows(normalize)
-    for name, value in (("index", index), ("model", model), ("side", side)):
+    for name, value in (("index", index), ("model", model), ("side", side), ("role", role)):
         if value is not None and name not in FORMATS[to]:
             formats = " or ".join(key for key, names in FORMATS.items() if name in names)
             raise ParameterError(
@@ -267,17 +268,19 @@ def export(
     mapping = congruence.load(map_path)
     if inverse:
         mapping = inverse_of(mapping)
-    head = in_python(side) or "source"
+    head, role = in_python(side) or "source", role or "query"
     report: dict[str, object] = {"output": out, "format": to}
     if to == "faiss":
         export_faiss(mapping, out, index=index, modality=modality, normalize=unit, force=force)
     elif to == "onnx":
-        export_onnx(mapping, out, modality=modality, normalize=unit, side=head, force=force)
+        export_onnx(mapping, out, modality=modality, normalize=unit, side=head, role=role, force=force)
     else:
         from congruence.integrations.sentence_transformers import export_sentence_transformers
 
         assert model is not None
-        export_sentence_transformers(mapping, model, out, modality=modality, normalize=unit, side=head, force=force)
+        export_sentence_transformers(
+            mapping, model, out, modality=modality, normalize=unit, side=head, role=role, force=force
+        )
     inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
     mapped = modality or default or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
     report |= {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}

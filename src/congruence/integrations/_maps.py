@@ -7,17 +7,19 @@ from congruence.maps import Map
 from congruence.upgrade.bridge import Bridge
 
 
-def as_map(mapping: object, modality: str | None = None, normalize: bool | str = "auto") -> tuple[Map, bool | str]:
-    """Return the map of queries to export, and whether mapped rows are scaled to unit norm.
+def as_map(
+    mapping: object, modality: str | None = None, normalize: bool | str = "auto", role: str = "query"
+) -> tuple[Map, bool | str]:
+    """Return the map of a role to export, and whether mapped rows are scaled to unit norm.
 
     ``modality``: modality whose means are used; by default that of the bridge or of the map; ``normalize``: "auto" uses
     the setting of a bridge.
     """
     if isinstance(mapping, Bridge):
-        return mapping.for_modality(modality), mapping.normalize if normalize == "auto" else normalize
+        return mapping.for_modality(modality, role), mapping.normalize if normalize == "auto" else normalize
     if not isinstance(mapping, Map):
         raise ParameterError(
             f"Got {type(mapping).__name__}; expected a fitted map or a Bridge.",
             "Load one with congruence.load, or fit one with congruence.fit.",
         )
-    return mapping.for_modality(modality).for_role("query"), normalize
+    return mapping.for_modality(modality).for_role(role), normalize

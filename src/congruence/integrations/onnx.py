@@ -16,6 +16,7 @@ from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 from congruence.integrations._maps import as_map
 from congruence.maps import Map
+from congruence.maps.readout import LONGEST, shortest_row
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +30,12 @@ IR_VERSION = 8
 
 
 def to_onnx(
-    mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
+    mapping: Map | Bridge,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+    role: str = "query",
 ) -> onnx.ModelProto:
     """Return a map of any kind as an ONNX model, with one input, ``vectors``, and one output, ``mapped``, in float32.
 
@@ -43,8 +49,10 @@ def to_onnx(
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
         Which head to use; for joint-space maps only.
+    role : {"query", "store", "plain"}, default="query"
+        What the rows are for (``Map.transform``).
     """
-    mapping, normalize = as_map(mapping, modality, normalize)
+    mapping, normalize = as_map(mapping, modality, normalize, role)
     layers = mapping.as_layers(None, normalize, side=side)
     onnx = require("onnx", extra="onnx-export")
     d_in = mapping.d_target if side == "target" else mapping.n_features_in_
@@ -73,7 +81,7 @@ def to_onnx(
         "kind": mapping.kind,
         "side": side,
         **({"role": mapping.read_as} if mapping.read_as else {}),
-        "unit_rows": json.dumps(bool(layers) and layers[-1]["kind"] == "normalize"),
+        "unit_rows": json.dumps(bool(layers) and layers[-1]["kind"] in ("normalize", "sphere")),
         "source_space": json.dumps(source.to_dict(), sort_keys=True),
         "target_space": json.dumps(target.to_dict(), sort_keys=True),
     }
@@ -89,10 +97,12 @@ def export_onnx(
     modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
+    role: str = "query",
     force: bool = False,
 ) -> Path:
     """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``."""
-    content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
+    model = to_onnx(mapping, modality=modality, normalize=normalize, side=side, role=role)
+    content = model.SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(content)
     return Path(path)
@@ -143,6 +153,25 @@ def _complete(g: _Graph, layer: Layer, x: str) -> str:
     return g.add("Add", x, g.add("Mul", g.add("Sqrt", rest), layer["column"]))
 
 
+def _sphere(g: _Graph, layer: Layer, x: str) -> str:
+    """Add ``congruence.maps.readout.to_sphere``."""
+    above = g.add("MatMul", x, layer["axis"][:, None])
+    rest = g.add("Sub", x, g.add("Mul", above, layer["axis"]))
+    base = g.add("Add", g.add("Mul", g.add("Mul", above, layer["height"]), layer["axis"]), layer["base"])
+    longest = g.add("Div", LONGEST, g.add("ReduceL2", base, _COLUMNS, keepdims=1))
+    base = g.add("Mul", base, g.add("Min", longest, 1.0))
+    norm = g.add("ReduceL2", rest, _COLUMNS, keepdims=1)
+    along_unit = g.add("Div", rest, g.add("Where", g.add("Greater", norm, 0.0), norm, 1.0))
+    along = g.add("ReduceSum", g.add("Mul", along_unit, base), _COLUMNS, keepdims=1)
+    room = g.add("Sub", 1.0, g.add("ReduceSum", g.add("Mul", base, base), _COLUMNS, keepdims=1))
+    far = g.add("Sub", g.add("Sqrt", g.add("Add", g.add("Mul", along, along), room)), along)
+    out = g.add("Add", g.add("Mul", along_unit, far), base)
+    if "mean" not in layer:
+        return out
+    shortest = shortest_row(float(np.finfo(np.float32).eps), len(layer["base"]), layer["offset"])
+    return g.add("Where", g.add("Greater", norm, shortest), out, layer["mean"])
+
+
 def _gelu(g: _Graph, layer: Layer, x: str) -> str:
     # The operator Gelu exists only since opset 20.
     erf = g.add("Erf", g.add("Mul", x, math.sqrt(0.5)))
@@ -174,6 +203,7 @@ _OPERATORS: dict[str, Callable[[_Graph, Layer, str], str]] = {
     "center": lambda g, layer, x: g.add("Sub", x, layer["mean"]),
     "linear": lambda g, layer, x: g.product(x, layer["weight"], layer.get("bias")),
     "complete": _complete,
+    "sphere": _sphere,
     "gelu": _gelu,
     "relu": lambda g, layer, x: g.add("Relu", x),
     "silu": _silu,

@@ -50,16 +50,23 @@ class MapModule(Module):
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
         Which head to use; for joint-space maps only.
+    role : {"query", "store", "plain"}, default="query"
+        What the vectors are for (``Map.transform``): queries, or rows of an index.
     """
 
-    config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as in the base class
+    config_keys = ["modality", "normalize", "side", "role"]  # noqa: RUF012  # as in the base class
 
     def __init__(
-        self, mapping: Map | Bridge, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
+        self,
+        mapping: Map | Bridge,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str = "source",
+        role: str = "query",
     ) -> None:
         super().__init__()
-        self.modality, self.side = _modality(mapping, modality), side
-        self.mapping, self.normalize = as_map(mapping, self.modality, normalize)
+        self.modality, self.side, self.role = _modality(mapping, modality), side, role
+        self.mapping, self.normalize = as_map(mapping, self.modality, normalize, role)
         self.module = self.mapping.to_torch(None, self.normalize, side=side)
 
     def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
@@ -91,12 +98,17 @@ class MapModule(Module):
 
 
 def to_modules(
-    mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
+    mapping: Map | Bridge,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+    role: str = "query",
 ) -> list[nn.Module]:
     """Return the map as the library's own ``Dense``, ``LayerNorm`` and ``Normalize`` modules, whose weights can be
     trained, and which load without congruence and without ``trust_remote_code``. Parameters as for ``MapModule``.
     """
-    mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
+    mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize, role)
     width = mapping.d_target if side == "target" else mapping.n_features_in_
     with torch.random.fork_rng(devices=[]):  # the initial weights of new modules must not change the caller's generator
         return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
@@ -109,6 +121,7 @@ def map_model(
     modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
+    role: str = "query",
 ) -> SentenceTransformer:
     """Return a new model that is ``model``, the map's source, with the map appended; parameters as for ``MapModule``.
 
@@ -116,7 +129,7 @@ def map_model(
     ``MapModule``. Vectors are scaled to unit norm before the map if it was fitted on unit rows.
     """
     modality = _modality(mapping, modality)
-    mapping, normalize = as_map(mapping, modality, normalize)
+    mapping, normalize = as_map(mapping, modality, normalize, role)
     if model.truncate_dim is not None:
         raise ParameterError(
             f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a "
@@ -133,7 +146,7 @@ def map_model(
             f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}).",
             "Use the map's source model, or the inverse map.",
         )
-    arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side}
+    arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side, "role": role}
     try:
         appended = to_modules(mapping, **arguments)
     except _NoModuleError:
@@ -158,6 +171,7 @@ def export_sentence_transformers(
     modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
+    role: str = "query",
     force: bool = False,
 ) -> Path:
     """Write a model with the map appended as a folder that ``SentenceTransformer(path)`` can load.
@@ -166,7 +180,7 @@ def export_sentence_transformers(
     replaces only a folder that this function wrote; the rest is as for ``MapModule``.
     """
     modality = _modality(mapping, modality)
-    mapping, normalize = as_map(mapping, modality, normalize)
+    mapping, normalize = as_map(mapping, modality, normalize, role)
     check_model_output(path, force=force)
     name = str(model) if isinstance(model, (str, Path)) else "a model in memory"
     if isinstance(model, (str, Path)):
@@ -183,7 +197,7 @@ def export_sentence_transformers(
                 "sentence-transformers.",
                 "Pass `model=` with its folder, or its name on the hub.",
             ) from error
-    mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
+    mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side, role=role)
     trust = any(isinstance(module, MapModule) for module in mapped)
     with model_folder(path, force=force) as folder:
         mapped.save_pretrained(str(folder), create_model_card=False)

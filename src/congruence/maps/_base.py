@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
+from congruence._utils.arrays import as_given, blocks, cast_like, is_plain, is_tensor, squared_norms, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.optional import require
@@ -167,7 +168,7 @@ class Map(ABC):
             rows, both as unit rows if the target's were; or "plain", the fitted map itself, the only one of maps that
             are not affine. By default "store" for a map that ``congruence.fit`` returned, "plain" for others.
         """
-        out = self._for_rows(X, modality).for_role(role)._apply(X)
+        out = self._for_rows(X, modality, role)._apply(X)
         output = sys.modules.get("sklearn.utils._set_output")
         return out if output is None else output._wrap_data_with_container("transform", out, X, self)
 
@@ -187,7 +188,7 @@ class Map(ABC):
         that declare one.
         """
         X, y = in_order(X, y)
-        mapped = self._for_rows(X, None).for_role(None)
+        mapped = self._for_rows(X, None, None)
         ours = normalize_rows(to_numpy(mapped._apply(X)))
         theirs = normalize_rows(to_numpy(mapped.transform_target(y)))
         check_same_rows(len(ours), len(theirs), "X", "y")
@@ -353,10 +354,17 @@ class Map(ABC):
             check_choice(modality, MODALITIES, "modality")
         return self
 
-    def _for_rows(self, rows: object, modality: str | None) -> Self:
-        """Return the map for rows of a modality: the one named, else the one they declare."""
-        declared = rows.space.modality if isinstance(rows, Embeddings) else None
-        return self.for_modality(modality or declared, ask=True)
+    def _for_rows(self, rows: object, modality: str | None, role: str | None) -> Self:
+        """Return the map for rows of a role and a modality: the one named, else the one they declare."""
+        if modality is None and not is_plain(rows) and isinstance(rows, Embeddings):
+            modality = rows.space.modality
+        return self.in_use(modality, role)
+
+    def in_use(self, modality: str | None, role: str | None) -> Self:
+        """Return ``for_modality(modality, ask=True).for_role(role)``, which is not to be changed: maps of a product
+        make it once.
+        """
+        return self.for_modality(modality, ask=True).for_role(role)
 
     def for_role(self, role: str | None) -> Self:
         """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role. Its
@@ -423,9 +431,9 @@ class Map(ABC):
             given = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
             modality = modality or given.space.modality
             X, space = given.vectors, given.space
-        mapped, side = self._pick_side(space, modality, side, tensor=given is None)
+        mapped = self.in_use(modality, role)
+        side = self._pick_side(space, modality, side, tensor=given is None)
         unit = mapped.gives_unit_rows(normalize)
-        mapped = mapped.for_role(role)
         if side == "target":
             out: Any = mapped.finish(mapped.transform_target(X), unit)
         else:
@@ -436,13 +444,12 @@ class Map(ABC):
         space = replace(mapped._space_of_output(), dim=out.shape[1], role=mapped.read_as, **facts)
         return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
 
-    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
-        """Return the map and the side to use for vectors of a space; what is known of a tensor's space is its width."""
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> str:
+        """Return the side to use for vectors of a space; what is known of a tensor's space is its width."""
         self._check_side(side or "source")
-        mapped = self.for_modality(modality, ask=True)
         if not tensor:
-            check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
-        return mapped, "source"
+            check_space(space, self.source_space_, self.target_space_, modality=False)
+        return "source"
 
     def _check_side(self, side: str) -> None:
         if check_choice(side, ("source", "target"), "side") not in self.sides:
@@ -500,8 +507,9 @@ class Map(ABC):
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
         """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``). Arguments are those
-        of ``as_layers``; with ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights
-        are of type ``dtype``, float32 by default, and require gradients if ``trainable``.
+        of ``as_layers``; ``role`` is that of ``transform``, also by default, while a bridge's module maps queries. With
+        ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights are of type ``dtype``,
+        float32 by default, and require gradients if ``trainable``.
 
         Examples
         --------
@@ -521,7 +529,7 @@ class Map(ABC):
         space, d_in = self.source_space_, self.n_features_in_
         if side == "target":
             space, d_in = self.target_space_, self.d_target
-        unit = "unit rows" if layers[-1]["kind"] == "normalize" else None
+        unit = "unit rows" if layers[-1]["kind"] in ("normalize", "sphere") else None
         about = ", ".join(filter(None, (self.kind, f"{d_in} → {self.d_out}", modality or space.modality, unit)))
         return TorchMap(layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=about)
 
@@ -665,6 +673,10 @@ class Map(ABC):
         return as_html(type(self).__name__, shown(self), picture(self))
 
 
+_FEW = 64  # rows, of which the calls that check them take longer than the product
+_SHORT = 1e-6  # squared norm of mapped rows that may be nothing but rounding
+
+
 class AffineMap(Map):
     """A map of the form ``z ↦ (z − source mean) @ matrix + target mean``."""
 
@@ -675,6 +687,76 @@ class AffineMap(Map):
 
     #: Of a map from ``for_role``, the product of the role and what follows it; None for the map itself.
     _folded: Folded | None = None
+
+    #: What ``once`` keeps: no part of the map, so neither compared, copied nor saved with it.
+    __slots__ = ("_made",)
+    _made: dict[Hashable, Any]
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        new = super().__new__(cls)
+        object.__setattr__(new, "_made", {})
+        return new
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        # A new table, since another thread may be about to add what it made of the former value.
+        object.__setattr__(self, "_made", {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returns, made once and kept until an attribute of the map is set."""
+        made = self._made
+        if (found := made.get(key)) is None:
+            found = make()
+            if found is not self:  # a map that holds itself would outlive its last user
+                made[key] = found
+        return found
+
+    def in_use(self, modality: str | None, role: str | None) -> Self:
+        made: Self = self.once((modality, role), lambda: self.for_modality(modality, ask=True).for_role(role))
+        return made
+
+    def product_in(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Return matrix and offset as arrays of a type, converted once."""
+        made: tuple[np.ndarray, np.ndarray] = self.once(
+            dtype, lambda: (np.ascontiguousarray(self.matrix, dtype), np.ascontiguousarray(self.offset, dtype))
+        )
+        return made
+
+    def quick(self, rows: np.ndarray, unit: bool) -> np.ndarray | None:
+        """Map ordinary rows of the right width and type (``squared_norms``) with as few calls as possible; None if
+        mapped ones are not ordinary, as if they overflow.
+        """
+        matrix, offset = self.product_in(rows.dtype)
+        # BLAS multiplies a vector twice as fast as a matrix of one row; dot does not warn of an overflow.
+        product: np.ndarray = rows[0].dot(matrix)[None] if len(rows) == 1 else rows.dot(matrix)
+        product += offset
+        squares, low, _, ordinary = squared_norms(product)
+        if not ordinary:
+            return None
+        folded = self._folded
+        if folded is not None and (folded.base is not None or (unit and low < _SHORT)):
+            return self.finish(product, unit)
+        if unit:
+            product /= math.sqrt(squares) if len(rows) == 1 else np.sqrt(squares)[:, None]
+        return product
+
+    def _apply(self, X: RowsLike, unit: bool | None = None) -> Array:
+        own = self.__dict__
+        if (
+            is_plain(X)
+            and 0 < len(X) <= _FEW
+            and X.shape[1:] == (own.get("n_features_in_"),)
+            and "feature_names_in_" not in own
+            and squared_norms(X)[3]
+        ):
+            if unit is None:
+                unit = self._folded is not None and bool(self.target_space_.normalized)
+            if (quick := self.quick(X, unit)) is not None:
+                return quick
+        return super()._apply(X, unit)
 
     @property
     @abstractmethod
@@ -698,8 +780,12 @@ class AffineMap(Map):
 
     def _map(self, rows: Array) -> Array:
         # The means are folded into one offset, so a block is read once and never copied to be centered.
-        out = rows @ cast_like(self.matrix, rows)
-        out += cast_like(self.offset, rows)
+        if isinstance(rows, np.ndarray):
+            matrix, offset = self.product_in(rows.dtype)
+        else:
+            matrix, offset = cast_like(self.matrix, rows), cast_like(self.offset, rows)
+        out = rows @ matrix
+        out += offset
         return out
 
     def _layers_of(self, side: str) -> list[Layer]:

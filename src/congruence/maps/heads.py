@@ -247,8 +247,8 @@ class HeadsMap(Map):
             raise ParameterError(problem, 'Pass `side="source"` or `side="target"`.')
         return fitting[0]
 
-    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
-        return self, self.side_of(replace(space, modality=modality), side)
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> str:
+        return self.side_of(replace(space, modality=modality), side)
 
     def _space_of_output(self) -> Space:
         return self.joint_space()

@@ -659,7 +659,7 @@ class OrthogonalMap(AffineMap):
         """Return the share (m,) of each centered row's squared norm in directions that the anchors cover; 1 for the
         mean. The rest is dropped or, with ``shrinkage="full"``, rotated arbitrarily.
         """
-        mean = self._for_rows(X, None).source_mean_
+        mean = self._for_rows(X, None, "plain").source_mean_
         A = to_numpy(self._check_source(X))
         kept = self.rank_ + self.mean_directions_
         # Under "full" the rotation does not show which directions were covered.

@@ -129,7 +129,7 @@ class Readout:
             return plain
         if self.store == "back":
             matrix = _without(matrix.T, basis(means.sources.values())).T
-            return Folded(matrix, np.zeros_like(means.target), means.target)
+            return Folded(matrix, np.zeros_like(means.target), inside(means.target))
         asked = self.queries or tuple(means.targets)
         others = basis(means.targets[name] for name in asked if name != modality and is_cone(means.targets.get(name)))
         searched = not self.queries or modality in self.queries  # by queries of its own kind
@@ -248,7 +248,7 @@ def _without(rows: np.ndarray, directions: np.ndarray | None) -> np.ndarray:
 
 def inside(mean: np.ndarray) -> np.ndarray:
     """Return a mean of unit rows, or shortened to lie inside the unit sphere."""
-    return mean * min(1.0, _MOST / max(float(np.linalg.norm(mean)), 1e-12))
+    return mean * min(1.0, LONGEST / max(float(np.linalg.norm(mean)), 1e-12))
 
 
 _CONE = (
@@ -256,7 +256,12 @@ _CONE = (
 )
 _FEWEST, _MOST_SCORED = 4, 500  # rows from which a lift is found
 _TABLES = ("height", "share", "back", "lift")
-_MOST = 0.99  # length of the longest base, so that something of each row remains
+LONGEST = 0.99  # length of the longest base, so that something of each row remains
+
+
+def shortest_row(eps: float, width: int, offset: float) -> float:
+    """Return the length up to which a mapped row is nothing but rounding, from the norm of the offset added to it."""
+    return 4 * eps * width**0.5 * offset
 
 
 def to_sphere(rows: Array, folded: Folded) -> Array:
@@ -265,13 +270,49 @@ def to_sphere(rows: Array, folded: Folded) -> Array:
     the product have no direction, and become the mean.
     """
     eps = float(namespace(rows).finfo(rows.dtype).eps)
-    tiny = 4 * eps * rows.shape[1] ** 0.5 * float(np.linalg.norm(folded.offset))
+    tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
     if not isinstance(rows, np.ndarray):
         return _block_to_sphere(rows, folded, tiny)
     out = np.empty_like(rows)
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
-        out[part] = _block_to_sphere(rows[part], folded, tiny)
+        short = _ordinary_to_sphere(rows[part], folded, tiny, out[part])
+        if short is not None:
+            out[part][short] = _block_to_sphere(rows[part][short], folded, tiny)
     return out
+
+
+def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, tiny: float, out: np.ndarray) -> np.ndarray | None:
+    """Write ``to_sphere``, a combination of each row, the base and the axis, in two passes over the rows; return which
+    rows are too short or too long for that, None if there are none.
+    """
+    squares = np.einsum("ij,ij->i", rows, rows)
+    if folded.base is None:
+        good = (squares > max(tiny * tiny, 1e-20)) & (squares < 1e20)
+        with np.errstate(all="ignore"):
+            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
+        return None if good.all() else ~good
+    base = folded.base.astype(rows.dtype)
+    along, above, scale = rows @ base, np.zeros(1, rows.dtype), np.ones(1, rows.dtype)
+    rest, inner, square = squares, along, float(base @ base)
+    if folded.axis is not None:
+        axis, k = folded.axis.astype(rows.dtype), folded.height
+        above = rows @ axis
+        shared = float(base @ axis)
+        rest, inner = squares - above * above, along - above * shared
+        square = square + k * above * (2 * shared + k * above)
+        scale = np.minimum(1, LONGEST / np.sqrt(square))
+        square = square * scale * scale
+    good = (rest > max(tiny * tiny, 1e-20)) & (rest > 1e-2 * squares) & (squares < 1e20)
+    with np.errstate(all="ignore"):
+        size = np.sqrt(rest)
+        inner = inner * scale / size
+        far = (np.sqrt(inner * inner + 1 - square) - inner) / size
+        np.multiply(rows, far[:, None], out=out)
+        if folded.axis is None:
+            out += base
+        else:
+            out += np.stack([scale, folded.height * scale * above - far * above], 1) @ np.stack([base, axis])
+    return None if good.all() else ~good
 
 
 def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
@@ -283,7 +324,7 @@ def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
         rows = rows - above * axis
         base = base + folded.height * above * axis
         length = xp.linalg.vector_norm(base, axis=1, keepdims=True)
-        base = base * xp.clip(_MOST / length, max=1.0)
+        base = base * xp.clip(LONGEST / length, max=1.0)
     with np.errstate(over="ignore", under="ignore"):
         squares = xp.sum(rows * rows, axis=1)
     usual = isinstance(rows, np.ndarray) and bool(((squares > 1e-20) & (squares < 1e20)).all())

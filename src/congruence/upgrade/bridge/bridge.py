@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from congruence import persist
-from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, to_numpy, widen
+from congruence._utils.arrays import UNIT_TOLERANCE, is_plain, is_tensor, namespace, squared_norms, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
@@ -41,7 +41,7 @@ from congruence.evaluation.judgments import expected_scores, judge, ranked_score
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
-from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, is_plain, rerank_rows, rows_of_index
+from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, rerank_rows, rows_of_index
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +56,6 @@ TABLE = "bridge.thresholds"  # name of the array of thresholds
 
 #: Entries of a map's configuration that are stored among a bridge's facts, so that the digest of the facts covers them.
 _OF_MAP = ("kind", "parameters", "facts")
-
-#: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
-_TINY, _HUGE = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,6 @@ class Bridge:
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
-        self._converted: dict[tuple[str | None, np.dtype], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
             self.for_modality(modality)
@@ -159,7 +155,7 @@ class Bridge:
             If the vectors belong to another model or, as DirectionError, to the index's; if they are raw although the
             map was fitted on unit rows, or the reverse; or, as ModalityError, if their modality is not known.
         """
-        if not isinstance(queries, Embeddings):
+        if is_plain(queries) or not isinstance(queries, Embeddings):
             rows, single = as_rows(queries)
             out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality, role)
             return out[0] if single else out
@@ -180,16 +176,11 @@ class Bridge:
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None, role: str) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
         if role == "query" and isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
-            matrix, offset = self._affine(self.map, modality, rows.dtype)
-            with np.errstate(over="ignore", invalid="ignore"):
-                # BLAS multiplies a vector twice as fast as a matrix of one row.
-                product = (rows[0] @ matrix)[None] if len(rows) == 1 else rows @ matrix
-                product += offset
-                squares, low, high = _squares(product)
-            if low > _TINY and high < _HUGE:
-                if self._unit:
-                    product /= np.sqrt(squares)[..., None]
-                return product
+            mapped: AffineMap = self.map.once(
+                ("queries", modality), lambda: self.map.in_use(self._known(modality), "query")
+            )
+            if (quick := mapped.quick(rows, self._unit)) is not None:
+                return quick
         out = self.for_modality(modality, role).transform_embeddings(rows, normalize=self._unit)
         if not isinstance(out, Embeddings):
             return out
@@ -198,17 +189,12 @@ class Bridge:
             raise ZeroRowError("The map maps some queries to zero.", fix)
         return out.vectors
 
-    def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Return matrix and offset for a modality, converted once for each dtype of queries."""
-        found = self._converted.get((modality, dtype))
-        if found is None or found[0] is not mapping.matrix:  # a refitted map has a new matrix
-            mapped = cast("AffineMap", self.for_modality(modality))
-            matrix, offset = (np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset))
-            found = self._converted[modality, dtype] = mapping.matrix, matrix, offset
-        return found[1:]
-
     def for_modality(self, modality: str | None = None, role: str = "query") -> Map:
         """Return the map of queries of a modality, by default the bridge's, which exports write."""
+        return self.map.for_modality(self._known(modality)).for_role(role)
+
+    def _known(self, modality: str | None) -> str | None:
+        """Return the modality of queries, by default the bridge's, after checking that the map knows it."""
         modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
@@ -224,7 +210,7 @@ class Bridge:
             problem = f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map."
             fix = f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`."
             raise ModalityError(problem, fix)
-        return self.map.for_modality(modality).for_role(role)
+        return modality
 
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
@@ -536,24 +522,13 @@ def load(path: str | Path) -> Map | Bridge:
     return bridge
 
 
-def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
-    """Return the squared norms of rows, (m,), or that of one row, and the smallest and the largest."""
-    if len(rows) == 1:  # without the microseconds that reductions take
-        square = rows[0].dot(rows[0])
-        return square, square, square
-    squares = np.einsum("ij,ij->i", rows, rows)
-    return squares, squares.min(), squares.max()
-
-
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
     if is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
-        # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
-        # with them is said below.
-        _, low, high = _squares(queries)
+        _, low, high, ordinary = squared_norms(queries)  # what is wrong with others is said below
         unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
-        if low > _TINY and high < _HUGE and source.normalized in (None, bool(unit)):
+        if ordinary and source.normalized in (None, bool(unit)):
             return queries
     A: np.ndarray | Tensor
     if is_tensor(queries):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks, is_tensor, normalize_rows
+from congruence._utils.arrays import blocks, is_plain, is_tensor, normalize_rows
 from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import RowsLike, Tensor
@@ -19,11 +19,7 @@ from congruence.errors import DirectionError, InputError, ParameterError, ShapeE
 from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.metrics.search import NEIGHBORS, exact_similarity, nearest
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
 _ANY = Space()  # of an unnamed model
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
@@ -47,11 +43,6 @@ class SearchResult:
     def one(self) -> SearchResult:
         """Return the result of the first query without the axis of queries."""
         return SearchResult(self.scores[0], self.ids[0], self.reranked[0])
-
-
-def is_plain(queries: RowsLike) -> TypeIs[np.ndarray]:
-    """Return whether queries are an array of float32 or float64, which needs no conversion."""
-    return type(queries) is np.ndarray and queries.dtype in _FLOATS
 
 
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
