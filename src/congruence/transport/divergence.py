@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
 TIGHT = 0.2
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
-SAFE = 0.8
+SAFE = 0.9
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class _Relative(Goal):
     def __init__(self, known: Side, other: Affinity, epsilon: float, tolerance: float) -> None:
         super().__init__(2 * tolerance)  # plans differ by 2 at most
         potentials, r = known.potentials, known.marginals[0]
-        self._sample = Sample(known.affinity, known.epsilon, r)
+        self._sample = Sample(known.affinity, known.epsilon, r, known.kernel)
         self._known, self._tolerance = self._sample.plan(potentials.u, potentials.v), tolerance
         self._error = potentials.error
         self._rounding = _rounding(other, epsilon) + _rounding(known.affinity, known.epsilon)
@@ -332,7 +332,9 @@ class _Solver:
         n, m = student.shape
         uniform = weights(None, n, "row", student), weights(None, m, "column", student)
         pupil = self._side(student, self.epsilon, uniform, Goal(TIGHT * self.tolerance), first)
-        model = self._against(pupil, teacher, self.epsilon_teacher)
+        # Potentials in units of affinity are a start as good as zero, and a far better one where the two sides agree.
+        same = pupil.potentials.v * (self.epsilon / self.epsilon_teacher)
+        model = self._against(pupil, teacher, self.epsilon_teacher, same)
         if model.potentials.n_iter < self.max_iter and pupil.potentials.error > model.potentials.error:
             model = replace(model, kernel=None)
             pupil = self._against(model, student, self.epsilon, pupil.potentials.v)
