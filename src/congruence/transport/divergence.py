@@ -13,10 +13,10 @@ import numpy as np
 
 from congruence._utils.arrays import to_numpy
 from congruence._utils.optional import require
-from congruence._utils.typing import Array, RowsLike
+from congruence._utils.typing import Array, DType, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._kernel import Affinity, Dense
+from congruence.transport._kernel import Affinity, Dense, fits
 from congruence.transport.entropic import (
     LEAST,
     MASSES,
@@ -222,10 +222,10 @@ def klot_features(
     check_same_rows(len(A), n, "X", "TX")
     check_same_rows(len(B), m, "Y", "TY")
     dtype = computing_dtype(A, B, *teacher_rows)
-    student_affinity = products(A, B, ("X", "Y"), dtype)
+    student_affinity = _products(A, B, ("X", "Y"), dtype, memory)
     if teacher is not None and teacher.affinity.dtype != dtype:
         raise DtypeError(f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.", "Convert X and Y.")
-    given = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype) if teacher is None else teacher
+    given = _products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype, memory) if teacher is None else teacher
     solver = _Solver(epsilon, epsilon_teacher, rho_teacher, max_iter, tolerance, memory)
     sides = solver.solve(student_affinity, given, start)
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
@@ -250,13 +250,19 @@ def solve_teacher(
     torch = require("torch", extra="train")
     check_options(max_iter, tolerance, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
-    affinity = products(A, B, ("TX", "TY"), computing_dtype(A, B))
+    affinity = _products(A, B, ("TX", "TY"), computing_dtype(A, B), memory)
     return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity)
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
     """Return validated matrices as tensors without their graph."""
     return [torch.as_tensor(array) for array in same_library(arrays)]
+
+
+def _products(X: Array, Y: Array, names: tuple[str, str], dtype: DType, memory: int) -> Affinity:
+    """Return the affinities ⟨x_i, y_j⟩, as a matrix if those of both sides and a kernel fit in ``memory``."""
+    affinity = products(X, Y, names, dtype)
+    return affinity.formed() if fits(affinity, memory // 3) else affinity
 
 
 def _with_info(
@@ -336,8 +342,8 @@ class _Solver:
         same = pupil.potentials.v * (self.epsilon / self.epsilon_teacher)
         model = self._against(pupil, teacher, self.epsilon_teacher, same)
         if model.potentials.n_iter < self.max_iter and pupil.potentials.error > model.potentials.error:
-            model = replace(model, kernel=None)
             pupil = self._against(model, student, self.epsilon, pupil.potentials.v)
+            model = replace(model, kernel=None)
         return replace(pupil, kernel=None), model
 
     @property
