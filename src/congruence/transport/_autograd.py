@@ -39,7 +39,7 @@ def compare(
     kept = gradient is not None and kernel is not None and kernel.buffer is gradient
     if kept:
         rows, columns = A.vector(np.exp(at.u - kernel.u)), A.vector(np.exp(at.v - kernel.v))
-        u, v = A.vector(at.u - 1), A.vector(at.v)
+        u = A.vector(at.u + teacher.marginals[1] @ at.v)
 
     def strip(part: slice) -> Any:
         return scratch.rows(part.stop - part.start, 1) if gradient is None else gradient[part]
@@ -48,18 +48,18 @@ def compare(
         P: Any = scratch.rows(part.stop - part.start)
         Q = strip(part)
         student.exponent(part, P)
-        if kept:  # the product of P* with its logarithm is that with its affinities and potentials
+        if kept:  # columns of both plans add up; the product of P* with log P* is that with affinities and potentials
             Q *= rows[part, None]
             Q *= columns
             flat, T = Q.reshape(-1), teacher.affinity.A[part].to(Q.dtype)
             value = torch.dot(flat, T.reshape(-1)) / teacher.epsilon - torch.dot(flat, P.reshape(-1))
-            value += (Q @ ones) @ u[part] + (Q @ v).sum()
+            value += (Q @ ones) @ u[part]
+            exponential(P)
         else:
             spare: Any = scratch.rows(len(P), 2)
             torch.sub(teacher.exponent(part, Q), P, out=spare)
             exponential(Q)
-            value = torch.dot(Q.reshape(-1), spare.reshape(-1)) - (Q @ ones).sum()
-        value += (exponential(P) @ ones).sum()
+            value = torch.dot(Q.reshape(-1), spare.reshape(-1)) + ((exponential(P) - Q) @ ones).sum()
         torch.sub(P, Q, out=Q)
         difference = float((torch.abs(Q, out=P) @ ones).sum())
         if use is not None:

@@ -40,6 +40,9 @@ def exponential(L: Array) -> Array:
     entries: Any = L
     floor = FLOOR[entries.dtype.itemsize]
     if is_tensor(L):
+        if entries.dtype.itemsize == 4:  # torch's exp2 takes a third of the time of its exp, and half of NumPy's
+            entries.mul_(math.log2(math.e)).clamp_(min=floor * math.log2(math.e)).exp2_()
+            return L
         entries.clamp_(min=floor)
         if remote(L.device):
             entries.exp_()
@@ -89,7 +92,10 @@ class Dense(_Affinity):
     @cached_property
     def bound(self) -> float:
         """The largest absolute affinity."""
-        return max(float(self.xp.max(self.A)), -float(self.xp.min(self.A)))
+        if is_tensor(self.A):  # in one reading
+            least, most = self.A.aminmax()
+            return max(float(most), -float(least))
+        return max(float(self.A.max()), -float(self.A.min()))
 
     def exponent(self, part: slice, u: np.ndarray, v: np.ndarray, epsilon: float, out: Array) -> Array:
         """Write u_i + A_ij/ε + v_j for the rows ``part`` into ``out``, and return it."""

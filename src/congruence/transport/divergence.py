@@ -295,8 +295,8 @@ class _Relative(Goal):
     """The error of a plan at which the gradient is accurate enough, if the other plan is ``known``."""
 
     def __init__(self, known: Side, other: Affinity, epsilon: float, tolerance: float) -> None:
-        super().__init__(2 * tolerance)  # plans differ by 2 at most
-        potentials, r = known.potentials, known.marginals[0]
+        potentials, r, most = known.potentials, known.marginals[0], 2 * SAFE * tolerance  # plans differ by 2 at most
+        super().__init__(max(most - potentials.error, most / 2))
         self._sample = Sample(known.affinity, known.epsilon, r, known.kernel)
         self._known, self._tolerance = self._sample.plan(potentials.u, potentials.v), tolerance
         self._error = potentials.error
