@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
 TIGHT = 0.2
+#: A teacher's plan that is kept is solved to this share, since students come near it.
+KEPT = 0.02
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
 SAFE = 0.9
 
@@ -77,8 +79,9 @@ class Convergence:
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
     """Warn that the gradient is not accurate: ``where`` says when, ``otherwise`` adds a remedy."""
-    # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
-    off = f"{math.ceil(100 * gradient_error) / 100:.2g}"
+    # One digit, rounded up, so that a loop over batches repeats a few messages, each of which Python shows once.
+    unit = 10.0 ** math.floor(math.log10(gradient_error))
+    off = f"{math.ceil(round(gradient_error / unit, 6)) * unit:.1g}"
     warnings.warn(
         ConvergenceWarning(
             f"The gradient of KLOT is off by up to {off} of its L1 norm {where}.",
@@ -251,7 +254,7 @@ def solve_teacher(
     check_options(max_iter, tolerance, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
     affinity = _products(A, B, ("TX", "TY"), computing_dtype(A, B), memory)
-    return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity)
+    return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity, KEPT)
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
@@ -350,12 +353,14 @@ class _Solver:
     def _soft(self) -> bool:
         return self.rho is not None and not math.isinf(check_rho(self.rho, "rho_teacher"))
 
-    def teacher(self, affinity: Affinity) -> Side:
-        """Solve for a teacher's plan with uniform marginals, exact or, with ρ, as soft constraints of that strength."""
+    def teacher(self, affinity: Affinity, share: float = TIGHT) -> Side:
+        """Solve for a teacher's plan to a share of the tolerance, with uniform marginals, exact or, with ρ, as soft
+        constraints of that strength.
+        """
         check_epsilon(affinity, self.epsilon_teacher, "epsilon_teacher")
         n, m = affinity.shape
         r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
-        goal, epsilon = Goal(TIGHT * self.tolerance), float(self.epsilon_teacher)
+        goal, epsilon = Goal(share * self.tolerance), float(self.epsilon_teacher)
         if not self._soft:
             return replace(self._side(affinity, epsilon, (r, c), goal), kernel=None)
         assert self.rho is not None
