@@ -40,6 +40,9 @@ def exponential(L: Array) -> Array:
     entries: Any = L
     floor = FLOOR[entries.dtype.itemsize]
     if is_tensor(L):
+        if entries.dtype.itemsize == 4:  # torch's exp2 takes a third of the time of its exp, and half of NumPy's
+            entries.mul_(math.log2(math.e)).clamp_(min=floor * math.log2(math.e)).exp2_()
+            return L
         entries.clamp_(min=floor)
         if remote(L.device):
             entries.exp_()
@@ -89,7 +92,10 @@ class Dense(_Affinity):
     @cached_property
     def bound(self) -> float:
         """The largest absolute affinity."""
-        return max(float(self.xp.max(self.A)), -float(self.xp.min(self.A)))
+        if is_tensor(self.A):  # in one reading
+            least, most = self.A.aminmax()
+            return max(float(most), -float(least))
+        return max(float(self.A.max()), -float(self.A.min()))
 
     def exponent(self, part: slice, u: np.ndarray, v: np.ndarray, epsilon: float, out: Array) -> Array:
         """Write u_i + A_ij/ε + v_j for the rows ``part`` into ``out``, and return it."""
@@ -112,9 +118,26 @@ class Products(_Affinity):
     def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
         super().__init__(X, dtype)
         self.X, self.Y, self.shape = X, Y, (X.shape[0], Y.shape[0])
+
+    @cached_property
+    def _wide(self) -> Array:
         # With u and v as two more dimensions, (x/ε, u, 1)·(y, 1, v) is the whole exponent in one matrix product.
-        self._wide = self.xp.ones((Y.shape[0], Y.shape[1] + 2), dtype=dtype, device=self.device)
-        self._wide[:, :-2] = Y
+        wide = self.xp.ones((self.Y.shape[0], self.Y.shape[1] + 2), dtype=self.dtype, device=self.device)
+        wide[:, :-2] = self.Y
+        return wide
+
+    def formed(self) -> Dense:
+        """Return the affinities as a matrix."""
+        xp, A = self.xp, self.xp.empty(self.shape, dtype=self.dtype, device=self.device)
+        Y = xp.astype(self.Y, self.dtype).T
+
+        def multiply(part: slice) -> None:
+            xp.matmul(xp.astype(self.X[part, :], self.dtype), Y, out=A[part, :])
+
+        with strip_pool_for(self, self.shape[0] * width(self)) as pool:
+            for _ in pool.each(multiply, list(blocks(self.shape[0], width(self), strip_bytes(self.device, True)))):
+                pass
+        return Dense(A, self.dtype)
 
     def every(self, step: int) -> Products:
         """Return the affinities of every ``step``-th row."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from congruence._utils.arrays import to_numpy
 from congruence._utils.optional import require
-from congruence._utils.typing import Array, RowsLike
+from congruence._utils.typing import Array, DType, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._kernel import Affinity, Dense
+from congruence.transport._kernel import Affinity, Dense, fits
 from congruence.transport.entropic import (
     LEAST,
     MASSES,
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
 TIGHT = 0.2
+#: A teacher's plan that is kept is solved to this share, since students come near it.
+KEPT = 0.02
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
-SAFE = 0.8
+SAFE = 0.9
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ class Convergence:
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
     """Warn that the gradient is not accurate: ``where`` says when, ``otherwise`` adds a remedy."""
-    # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
-    off = f"{math.ceil(100 * gradient_error) / 100:.2g}"
+    # One digit, rounded up, so that a loop over batches repeats a few messages, each of which Python shows once.
+    unit = 10.0 ** math.floor(math.log10(gradient_error))
+    off = f"{math.ceil(round(gradient_error / unit, 6)) * unit:.1g}"
     warnings.warn(
         ConvergenceWarning(
             f"The gradient of KLOT is off by up to {off} of its L1 norm {where}.",
@@ -222,10 +225,10 @@ def klot_features(
     check_same_rows(len(A), n, "X", "TX")
     check_same_rows(len(B), m, "Y", "TY")
     dtype = computing_dtype(A, B, *teacher_rows)
-    student_affinity = products(A, B, ("X", "Y"), dtype)
+    student_affinity = _products(A, B, ("X", "Y"), dtype, memory)
     if teacher is not None and teacher.affinity.dtype != dtype:
         raise DtypeError(f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.", "Convert X and Y.")
-    given = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype) if teacher is None else teacher
+    given = _products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype, memory) if teacher is None else teacher
     solver = _Solver(epsilon, epsilon_teacher, rho_teacher, max_iter, tolerance, memory)
     sides = solver.solve(student_affinity, given, start)
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
@@ -250,13 +253,19 @@ def solve_teacher(
     torch = require("torch", extra="train")
     check_options(max_iter, tolerance, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
-    affinity = products(A, B, ("TX", "TY"), computing_dtype(A, B))
-    return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity)
+    affinity = _products(A, B, ("TX", "TY"), computing_dtype(A, B), memory)
+    return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity, KEPT)
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
     """Return validated matrices as tensors without their graph."""
     return [torch.as_tensor(array) for array in same_library(arrays)]
+
+
+def _products(X: Array, Y: Array, names: tuple[str, str], dtype: DType, memory: int) -> Affinity:
+    """Return the affinities ⟨x_i, y_j⟩, as a matrix if those of both sides and a kernel fit in ``memory``."""
+    affinity = products(X, Y, names, dtype)
+    return affinity.formed() if fits(affinity, memory // 3) else affinity
 
 
 def _with_info(
@@ -289,9 +298,9 @@ class _Relative(Goal):
     """The error of a plan at which the gradient is accurate enough, if the other plan is ``known``."""
 
     def __init__(self, known: Side, other: Affinity, epsilon: float, tolerance: float) -> None:
-        super().__init__(2 * tolerance)  # plans differ by 2 at most
-        potentials, r = known.potentials, known.marginals[0]
-        self._sample = Sample(known.affinity, known.epsilon, r)
+        potentials, r, most = known.potentials, known.marginals[0], 2 * SAFE * tolerance  # plans differ by 2 at most
+        super().__init__(max(most - potentials.error, most / 2))
+        self._sample = Sample(known.affinity, known.epsilon, r, known.kernel)
         self._known, self._tolerance = self._sample.plan(potentials.u, potentials.v), tolerance
         self._error = potentials.error
         self._rounding = _rounding(other, epsilon) + _rounding(known.affinity, known.epsilon)
@@ -332,22 +341,26 @@ class _Solver:
         n, m = student.shape
         uniform = weights(None, n, "row", student), weights(None, m, "column", student)
         pupil = self._side(student, self.epsilon, uniform, Goal(TIGHT * self.tolerance), first)
-        model = self._against(pupil, teacher, self.epsilon_teacher)
+        # Potentials in units of affinity are a start as good as zero, and a far better one where the two sides agree.
+        same = pupil.potentials.v * (self.epsilon / self.epsilon_teacher)
+        model = self._against(pupil, teacher, self.epsilon_teacher, same)
         if model.potentials.n_iter < self.max_iter and pupil.potentials.error > model.potentials.error:
-            model = replace(model, kernel=None)
             pupil = self._against(model, student, self.epsilon, pupil.potentials.v)
+            model = replace(model, kernel=None)
         return replace(pupil, kernel=None), model
 
     @property
     def _soft(self) -> bool:
         return self.rho is not None and not math.isinf(check_rho(self.rho, "rho_teacher"))
 
-    def teacher(self, affinity: Affinity) -> Side:
-        """Solve for a teacher's plan with uniform marginals, exact or, with ρ, as soft constraints of that strength."""
+    def teacher(self, affinity: Affinity, share: float = TIGHT) -> Side:
+        """Solve for a teacher's plan to a share of the tolerance, with uniform marginals, exact or, with ρ, as soft
+        constraints of that strength.
+        """
         check_epsilon(affinity, self.epsilon_teacher, "epsilon_teacher")
         n, m = affinity.shape
         r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
-        goal, epsilon = Goal(TIGHT * self.tolerance), float(self.epsilon_teacher)
+        goal, epsilon = Goal(share * self.tolerance), float(self.epsilon_teacher)
         if not self._soft:
             return replace(self._side(affinity, epsilon, (r, c), goal), kernel=None)
         assert self.rho is not None

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic
 
 import numpy as np
@@ -33,21 +34,21 @@ ROUNDING = 1e-3
 #: Smallest allowed marginal, by bytes per number: smaller entries cannot be told from those at ``_kernel.FLOOR``.
 LEAST = {4: 1e-10, 8: 1e-100}
 #: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29):
-#: times both scalings they are below 3e-20, too small to affect any marginal.
-GROWTH = 20.0
+#: times both scalings they are below 1e-15, too small to affect any marginal.
+GROWTH = 30.0
 #: The same of an unbalanced iteration: beyond it, entries of K that were raised to e^-65 would matter.
-LEAP = 2 * GROWTH
+LEAP = 40.0
 #: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors, and that
 #: below which they may, if PATIENCE iterations have not halved it.
 SETTLED, ROUNDED, PATIENCE = 4, 100, 20
 #: Acceleration: iterates combined, and the share of the trace of their Gram matrix added to its diagonal; the largest
 #: range of a change of potentials, by itself and as a multiple of the plain one; an iterate whose marginal error is
 #: WORSE times the smallest is left for the best one.
-DEPTH, RIDGE, LONGEST, FURTHER, WORSE = 8, 1e-10, 4.0, 1000.0, 3.0
-#: Estimated errors of plans: from this many rows, promised as this multiple (estimates are mostly a little too small),
-#: once the marginal error is at most NEAR times the goal (estimates are not free). The error is known after FEWEST
-#: changes of residuals, or if an iteration left less than FAST of the marginal error.
-ROWS, PROMISE, NEAR, FEWEST, FAST = 50, 3.0, 10.0, 3, 0.2
+DEPTH, RIDGE, LONGEST, FURTHER, WORSE = 10, 1e-10, 4.0, 1000.0, 3.0
+#: Estimated errors of plans: from this many rows, promised as this multiple (estimates are mostly a little too small).
+#: The error is known after FEWEST changes of residuals, or if an iteration left less than FAST of the marginal error.
+#: An estimate is made where the last one, as a multiple of the marginal error, would be within NEAR of the goal.
+ROWS, PROMISE, FEWEST, FAST, NEAR = 50, 2.5, 3, 0.2, 1.3
 #: Largest logarithm of entries of a plan below which they are multiplied.
 SMALL = -40.0
 
@@ -391,25 +392,39 @@ class Goal:
 
 
 class Sample:
-    """Rows of a plan, evenly spaced, from which L1 norms of all rows are estimated."""
+    """Rows of a plan, evenly spaced, from which L1 norms of all rows are estimated; those of ``kernel``, if it is held
+    as a whole, are not computed again.
+    """
 
-    def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray) -> None:
+    def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray, kernel: Kernel | None = None) -> None:
         self._step = max(1, affinity.shape[0] // ROWS)
-        self._rows, self._epsilon = affinity.every(self._step), epsilon
+        self._affinity, self._epsilon, self._kernel = affinity, epsilon, kernel
         self._share = float(r[:: self._step].sum() / r.sum())
 
     def plan(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Return these rows of the plan, or a multiple of them where they are too large or too small."""
+        K, u = self._kernel, u[:: self._step]
+        if K is not None and K.fits:
+            du, dv = u - K.u[:: self._step], v - K.v
+            size = float(du.max() + dv.max())  # the mass of an unbalanced plan may be any number
+            a, b = np.exp(du - size if abs(size) > LEAP else du), np.exp(dv)
+            rows: np.ndarray = to_numpy(K.buffer[:: self._step, :]) * b.astype(K.real)  # type: ignore[index]
+            rows *= a.astype(K.real)[:, None]
+            return rows
         few = self._rows
         out = few.xp.empty(few.shape, dtype=few.dtype, device=few.device)
-        L = few.exponent(slice(0, few.shape[0]), u[:: self._step], v, self._epsilon, out)
-        if not SMALL < float(few.xp.max(L)) <= 0:  # the mass of an unbalanced plan may be any number
+        L = few.exponent(slice(0, few.shape[0]), u, v, self._epsilon, out)
+        if not SMALL < float(few.xp.max(L)) <= 0:
             L -= few.xp.max(L)
         return to_numpy(exponential(L))
 
+    @cached_property
+    def _rows(self) -> Affinity:
+        return self._affinity.every(self._step)
+
     def norm(self, rows: np.ndarray) -> float:
         """Return the L1 norm of a matrix of which these are the rows."""
-        return float(np.abs(rows).sum(dtype=np.float64)) / self._share
+        return float(np.abs(rows).sum(axis=1).sum(dtype=np.float64)) / self._share
 
 
 class Anderson:
@@ -488,7 +503,7 @@ class Progress:
         self._best: Iterate | None = None
         self._error = 2.0  # of the best; 2 if it is not known
         self._went_back = False
-        self._before, self._look = 0.0, math.inf
+        self._before, self._off = 0.0, PROMISE  # of the plain change before; error of a plan per marginal error after it
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
@@ -505,6 +520,7 @@ class Progress:
         change = self._accelerated.change(x, plain)
         known = self._accelerated.count >= FEWEST or marginal <= max(FAST * self._before, self._settled)
         now = Iterate(u, x + plain, marginal, change, change - plain, known)
+        after = marginal * min(1.0, marginal / self._before) if self._before else marginal
         self._before = marginal
         if marginal < self._least / 2:
             self._least, self._since = marginal, 0
@@ -512,12 +528,12 @@ class Progress:
             self._since += 1
         if self._best is None or marginal < self._best.marginal_error:
             self._best, self._error = now, 2.0
-        if known and marginal <= min(NEAR * self._goal.error, self._look):
+        if known and self._off * after <= self._goal.error:  # estimates are not free
             error, rows = self._estimate(now)
             if self._goal.reached(error, rows):
                 self._best, self._error = now, error
                 return None
-            self._look = 1.3 * marginal * min(1.0, self._goal.error / error)
+            self._off = max(PROMISE, error / after / NEAR) if after else PROMISE
         done = marginal <= self._settled or (self._since >= PATIENCE and marginal <= self._rounding)
         return None if done else change
 
@@ -568,7 +584,7 @@ def iterate(
         kernel = Kernel(affinity, epsilon, memory, pool, buffer)
         marginals = None if kernel.fits else (r, c)
         narrow, log_c = r.astype(kernel.real), np.log(c)
-        sample = Sample(kernel.affinity, kernel.epsilon, r)
+        sample = Sample(affinity, epsilon, r, kernel)
         progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample)
         _start(kernel, np.zeros(len(c)) if start is None else start, r, c)
         n_iter, exact = 0, False
@@ -682,7 +698,7 @@ def relax(
         kernel, ratio = Kernel(affinity, epsilon, memory, pool), epsilon / rho
         lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
         log_r, log_c = np.log(r), np.log(c)
-        sample = Sample(kernel.affinity, kernel.epsilon, r)
+        sample = Sample(affinity, epsilon, r, kernel)
         progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample, lam)
         h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
         log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
