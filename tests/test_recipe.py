@@ -49,12 +49,12 @@ def run(recipe, **options):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Ids of what SAIL was last fitted on: pairs, validation pairs, and unpaired rows of each side."""
+    """Ids of what SAIL was last fitted on: pairs, and unpaired rows of each side; and the validation."""
     found, original = {}, SAIL.fit
 
     def watch(self, X, Y, *, unpaired, validation=None, **options):
-        found.update(train=set(X.ids), validation=set(validation[0].ids))
-        found["loose"] = [set(side[0].ids) for side in unpaired]
+        found.update(train=set(X.ids), validation=validation)
+        found["loose"] = [set(side[0].ids) if side else set() for side in unpaired]
         return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
 
     monkeypatch.setattr(SAIL, "fit", watch)
@@ -72,11 +72,12 @@ def test_a_file_says_everything(files, tmp_path):
     with pytest.warns(TeacherWarning, match="30 test pairs"):  # twenty steps from a random start
         done = run_recipe(recipe, checkpoint=tmp_path / "checkpoints", verbose=False)
     facts, scores = done.map.facts_, done.map.scores_
-    # 120 pairs: 30 to test, 20 to validate, 40 to train, and 30 more of which one side each is unpaired.
-    assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 95, 105)
-    assert (scores["test_pairs"], scores["validation_pairs"]) == (30, 20)
+    # 120 pairs: 30 to test, 40 to train, of which 20 are left out once, and 50 of which one side each is unpaired.
+    assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 105, 115)
+    assert scores["test_pairs"] == 30
+    assert scores["folds"]["folds"] == 1
     assert [trial["divergence_weight"] for trial in scores["trials"]] == [0.0, 0.1]
-    assert done.score == max(trial["mean_recall_at_1"] for trial in scores["trials"])
+    assert done.score == max(trial["reciprocal_rank"] for trial in scores["trials"])
     directions = [scores[f"test_{way}@1"] for way in ("source_to_target", "target_to_source")]
     assert scores["test_mean@1"] == pytest.approx(np.mean(directions))
     assert facts["training"]["random_state"] == 3
@@ -85,15 +86,27 @@ def test_a_file_says_everything(files, tmp_path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["000", "001"]
 
 
-def test_held_out_pairs_are_never_trained_on(files, seen):
+def test_pairs_that_validate_are_trained_on_and_those_of_the_test_are_not(files, seen):
     done = run(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=1.0))
-    assert [len(seen[k]) for k in ("train", "validation")] == [30, 24]
-    assert len(seen["loose"][0]) == 42
-    assert len(seen["train"] | seen["validation"] | seen["loose"][0]) == 96  # the other 24 are for the test
+    assert (len(seen["train"]), len(seen["loose"][0]), seen["validation"]) == (30, 66, 0.2)
+    assert len(seen["train"] | seen["loose"][0]) == 96  # the other 24 are for the test
     assert done.map.scores_["test_pairs"] == 24
+    assert done.map.facts_["n_pairs"] == 30
 
 
-@pytest.mark.parametrize(("overlap", "each", "common"), [(None, 21, 0), (0.0, 21, 0), (0.5, 28, 14), (1.0, 42, 42)])
+def test_pairs_in_files_of_their_own_validate_only(files, seen):
+    sides = [np.load(files / f"pairs_{side}.npz") for side in "xy"]
+    for part, rows in (("some", slice(0, 90)), ("other", slice(90, None))):
+        for side, file in zip("xy", sides, strict=True):
+            np.savez(files / f"{part}_{side}.npz", vectors=file["vectors"][rows], ids=file["ids"][rows])
+    some, other = ([str(files / f"{part}_{side}.npz") for side in "xy"] for part in ("some", "other"))
+    done = run(entries(files, pairs=some, validation=other))
+    assert set(seen["validation"][0].ids) == {f"pairs {i}" for i in range(90, 120)}
+    assert (len(seen["train"]), done.map.scores_["validation_pairs"]) == (90, 30)
+    assert done.score == done.map.scores_["validation_mean_recall_at_1"]
+
+
+@pytest.mark.parametrize(("overlap", "each", "common"), [(None, 33, 0), (0.0, 33, 0), (0.5, 44, 22), (1.0, 66, 66)])
 def test_pairs_that_are_not_kept_give_as_many_partners_as_asked_for(files, seen, overlap, each, common):
     done = run(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=overlap))
     assert done.map.scores_["recipe"]["overlap"] == overlap
@@ -141,7 +154,7 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"pairs": ["one"]}, "pairs"),
         ({"epochs": 3}, "epochs"),
         ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
-        ({"grid": {"random_state": [1, 2]}, "validation": 0}, "a grid without validation pairs"),
+        ({"method": "jam", "parameters": {}, "grid": {"random_state": [1, 2]}, "validation": 0}, "a grid without"),
         ({"keep_pairs": 0}, "keep_pairs"),
         ({"overlap": 0.5}, "overlap=0.5 without keep_pairs"),
         ({"overlap": 1.5, "keep_pairs": 9}, "overlap=1.5; expected a share"),

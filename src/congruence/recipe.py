@@ -31,10 +31,9 @@ from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.rows import Rows
 from congruence.train.tuning import Tuned, tune
 
-#: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares, or
-#: that choose by folds.
-_SHARES = (0.1, 0.0)
-_OTHER_SHARES = {"jam": (0.15, 0.15), "self_trained": (0.0, 0.0)}
+#: Default shares of the pairs for validation and for the test, and those of a method whose paper uses other shares.
+_SHARES = (0.0, 0.0)
+_OTHER_SHARES = {"jam": (0.15, 0.15)}
 
 #: Parameter of a method's ``fit`` that each entry of a recipe requires.
 _FIT_PARAMETERS = {
@@ -66,13 +65,13 @@ class Recipe:
     - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
       ids, otherwise by position.
     - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
-    - ``validation``, ``test``: Pairs for validation, and for a final test that no choice sees: a share of all pairs
-      (below 1), a number of pairs to hold out, or files of other pairs. By default 0.1 and 0; for JAM 0.15 each; 0 for
-      ``self_trained``, which uses folds.
+    - ``validation``, ``test``: Pairs to choose by, and for a final test that no choice sees: a share of all pairs
+      (below 1), a number of pairs, or files of other pairs. By default 0 of both; for JAM 0.15 each. Pairs that
+      validate are trained on after the choice, except in files and for JAM. Without, a grid is chosen from by folds.
     - ``keep_pairs``: Train on this many of the remaining pairs; the others become unpaired rows.
     - ``overlap``: With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool
       too. By default 0: one side of each pair that is not kept is used, as with data that were never paired.
-    - ``parameters``, ``grid``: Parameters of the method, and values to choose among by retrieval of validation pairs.
+    - ``parameters``, ``grid``: Parameters of the method, and values to choose among by retrieval of left-out pairs.
     - ``seed``: Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     - ``groups``: Which pairs stay in the same part of the split, and count as hits for each other in retrieval:
       ``"identical"``, those with identical vectors on either side (``congruence.splits.duplicate_groups``);
@@ -113,9 +112,19 @@ class Recipe:
             raise ParameterError(f"Got `overlap={self.overlap!r}` without keep_pairs.", fix)
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
-        if self.grid and self.validation == 0:
+        if self.grid and self.validation == 0 and not self.by_folds:
             fix = "Pass `validation=0.1`, for example."
             raise ParameterError("Got a grid without validation pairs to choose by.", fix)
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether the method leaves pairs out by itself and uses them in the end; JAM takes held-out rows."""
+        return not (isinstance(self.validation, tuple) or _takes(METHODS[self.method], "negatives"))
+
+    @property
+    def criterion(self) -> str:
+        """Name of the score by which points of the grid are compared."""
+        return "reciprocal_rank" if self.by_folds else METHODS[self.method].criterion
 
     @property
     def default_parameters(self) -> dict[str, object]:
@@ -442,11 +451,13 @@ def run_recipe(
     """
     all_items = items = _read_items(recipe, spaces)
     unpaired = [_read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]
-    divided = any(amount and not isinstance(amount, tuple) for amount in (recipe.test, recipe.validation))
+    divided = any(amount and not isinstance(amount, tuple) for amount in (recipe.test, recipe.validation, recipe.grid))
     identical = warn_duplicates(items.groups) if divided and recipe.groups == "identical" else None
     assert recipe.seed is not None
     test, items, split = _hold_out(recipe, "test", items, len(all_items), recipe.seed + 1)
-    heldout, items, _ = _hold_out(recipe, "validation", items, len(all_items), recipe.seed)
+    heldout = None
+    if not recipe.by_folds:
+        heldout, items, _ = _hold_out(recipe, "validation", items, len(all_items), recipe.seed)
     if recipe.keep_pairs is not None:
         items, unpaired = _keep_some(items, recipe.keep_pairs, unpaired, recipe.seed, recipe.overlap or 0.0)
     parameters = dict(recipe.parameters)
@@ -462,7 +473,7 @@ def run_recipe(
         mapping.scores_["holdout"] = split.to_dict()
         parts = {"train": len(items), "validation": 0 if heldout is None else len(heldout), "test": len(test)}
         mapping.facts_["split"] = parts
-    mapping.scores_["trials"] = [{**point, method.criterion: score} for point, score in tuned.trials]
+    mapping.scores_["trials"] = [{**point, recipe.criterion: score} for point, score in tuned.trials]
     mapping.scores_["recipe"] = recipe.to_dict()
     return Run(mapping, tuned.parameters, tuned.score, tuned.trials, all_items)
 
@@ -479,15 +490,16 @@ def _fit(
 ) -> Tuned:
     """Fit the method to the pairs and the other rows it learns from, and choose among the points of the grid."""
     arguments: dict[str, Any] = {"verbose": verbose}
-    if _takes(method, "negatives"):
+    if not _takes(method, "negatives"):
+        arguments |= {"unpaired": tuple(unpaired), "groups": items.groups}
+    else:
         arguments["negatives"] = items.negatives
         if heldout is not None:  # without, JAM would split the pairs again by the groups
             arguments["groups"] = items.groups
-    else:
-        arguments["unpaired"] = tuple(unpaired)
     sides = items.pairs.source, items.pairs.target
-    if heldout is not None:
-        arguments |= {"validation": _validation(method, heldout), "checkpoint": checkpoint, "callback": callback}
+    rows = (recipe.validation or None) if heldout is None else _validation(method, heldout)
+    if rows is not None or recipe.grid:
+        arguments |= {"validation": rows, "checkpoint": checkpoint, "callback": callback}
         return tune(method, recipe.grid, *sides, **arguments)
     if checkpoint is not None:  # where a search would store its first point
         Path(checkpoint).mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from congruence.splits import Split
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = "--set max_steps=20 --set n_components=8 --set learning_rate=3e-3 --set validate_every=10"
+QUICK = "--set max_steps=20 --set n_components=8 --set learning_rate=3e-3 --set validate_every=10 --set folds=2"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def sotalign(files, *more):
 
 
 def test_train_inspect_and_use(here, files):
-    options = "--test 0.2 --validation 0.2 --grid divergence_weight=1e-3,0.1 --set first_model=vision"
+    options = "--test 0.2 --grid divergence_weight=1e-3,0.1 --set first_model=vision"
     options += " --set teacher_n_components=8"
     done = here(*sotalign(files, *options.split())).ends(0)
     assert "recall at 5" in done.out
@@ -40,14 +40,13 @@ def test_train_inspect_and_use(here, files):
     assert facts["second"]["modality"] == "text"
     assert facts["training"]["learning_rate"] == 3e-3
     assert facts["scores"]["test_pairs"] == 12
-    assert "best after" in here("inspect", "map").out
     done = here("transform", "map", "texts.npy", "-o", "out.npy", "--side", "second").ends(0)
     assert np.load(files / "out.npy").shape == (80, 8)
 
 
 def test_a_checkpoint_that_was_named_stays(here, files):
     here(*sotalign(files, "--checkpoint", str(files / "keep"))).ends(0)
-    assert (files / "keep" / "000" / "checkpoint.json").is_file()
+    assert (files / "keep" / "000" / "fold0" / "checkpoint.json").is_file()
 
 
 def test_a_folder_where_checkpoints_would_go_is_left_alone(here, files):
@@ -80,9 +79,10 @@ def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, file
     monkeypatch.setattr(Checkpoint, "save", stop)
     assert here(*sotalign(files, "--set", "checkpoint_every=5")).code == 130
     (files / "map.checkpoint" / "notes.txt").write_text("mine")
-    (files / "map.checkpoint" / "000").rename(files / "map.checkpoint" / ".000.old")  # as a kill can leave it
+    part = files / "map.checkpoint" / "000"
+    (part / "fold0").rename(part / ".fold0.old")  # as a kill can leave it
     done = here(*sotalign(files, "--set", "checkpoint_every=5")).ends(0)
-    assert saved == [5, 10, 15, 20]
+    assert saved[:8] == 2 * [5, 10, 15, 20]  # two folds; then all pairs, as long as was best
     assert "files that are not checkpoints" in done.err
     assert {path.name for path in (files / "map.checkpoint").iterdir()} == {"notes.txt", "checkpoints.json"}
 
@@ -236,6 +236,19 @@ def test_sotalign_stands_beside_its_teacher(here, files):
     assert here(*alone).code == 0
     other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
     assert scores["teacher_test_mean@1"] == other["test_mean@1"]
+
+
+def test_pairs_in_files_of_their_own_score_the_teacher_too(here, files):
+    for side in "xy":
+        rows = np.load(files / f"{side}.npy")
+        np.save(files / f"more_{side}.npy", rows[40:])
+        np.save(files / f"{side}.npy", rows[:40])
+    own = ["--validation", f"{files}/more_x.npy,{files}/more_y.npy"]
+    done = here(*sotalign(files, *own, "--set", "teacher=cca", "--set", "ridge=0.1")).ends(0)
+    assert "its teacher's" in done.out
+    scores = json.loads(here("inspect", str(files / "map"), "--json").out)["scores"]
+    here("train", "cca", *sotalign(files)[2:4], "-o", str(files / "cca"), *own, "--set", "ridge=0.1").ends(0)
+    other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
     assert scores["teacher_validation_mean_recall_at_1"] == other["validation_mean_recall_at_1"]
 
 

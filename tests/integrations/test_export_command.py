@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     [
         ("bridge --to torch -o x", "Call congruence.load(MAP).to_torch() in Python"),
         ("bridge --to onnx --index old.faiss -o x", "Leave out --index"),
-        ("bridge --side second -o x", "for onnx or sentence-transformers only"),
+        ("bridge --side second -o x", "Leave out --side"),
         ("bridge --to sentence-transformers -o x", "Got no --model"),
         ("bridge --inverse -o x", "Got --inverse for a bridge"),
         ("mlp -o x", "expected an affine map"),

@@ -133,6 +133,25 @@ def test_the_saved_map_searches_alike(tmp_path):
     assert mapping.scores_["validation_mean_recall_at_1"] == quality(loaded, test, csls=True)
 
 
+@pytest.mark.parametrize("hubness", ["csls", "none"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_faiss_searches_unmapped_queries_as_search_does(side, hubness, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    from congruence.integrations import export_faiss
+
+    pairs, pools, test = world()
+    mapping = SelfTrainedMap(hubness=hubness).fit(*pairs, unpaired=pools)
+    asked, others = test if side == "source" else test[::-1]
+    np.save(tmp_path / "others.npy", others)
+    path = export_faiss(mapping, tmp_path / "joint.index", index=tmp_path / "others.npy", side=side)
+    scores, rows = faiss.read_index(str(path)).search(np.asarray(asked, np.float32), 5)
+    want_rows, want = search(mapping, asked, others, 5, side=side)
+    np.testing.assert_allclose(scores, want, atol=1e-5)
+    assert (rows == want_rows).mean() > 0.995  # float32 on both sides may exchange neighbors
+    with pytest.raises(errors.ParameterError, match="without rows to search"):
+        export_faiss(mapping, tmp_path / "more.index")
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_search_corrects_for_hubs_as_the_score_does(side):
     pairs, pools, test = world()

@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 
 from congruence import CCAMap, Embeddings, ProcrustesHeads, errors
-from congruence.train import SAIL, SOTAlign
+from congruence.train import CCA, SAIL, Procrustes, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
 from congruence.train.tuning import grid_points, tune
@@ -274,6 +274,34 @@ def test_tuning_keeps_the_best(world):
     assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.heldout))
     assert done.parameters == next(point for point, score in seen if score == done.score)
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
+
+
+@pytest.mark.parametrize("method", [CCA(), SAIL(**SAIL_QUICK)], ids=["closed", "trained"])
+def test_tuning_needs_no_labels_but_the_pairs(world, method):
+    X, Y = world.pairs
+    labels = np.arange(len(X)) // 2
+    grid = {"n_components": [1, 6]}
+    done = tune(method, grid, X, Y, unpaired=world.unpaired, groups=labels, verbose=False)
+    assert done.parameters == {"n_components": 6}
+    assert done.map.n_pairs_ == len(X)  # fitted to all
+    assert done.score == max(score for _, score in done.trials) == done.map.scores_["folds"]["score"]
+    once = tune(method, grid, X, Y, unpaired=world.unpaired, validation=0.2, verbose=False)
+    assert once.parameters == done.parameters
+
+
+def test_pairs_of_one_group_are_left_out_together(world):
+    X, Y = world.pairs
+    n = len(X)
+    X, Y = (np.concatenate([side, side + 1e-4]) for side in (X, Y))  # each item twice, not bit by bit
+    apart = Procrustes().fit(X, Y, validation=0.2)
+    together = Procrustes().fit(X, Y, validation=0.2, groups=np.arange(2 * n) % n)
+    assert np.array_equal(apart.transform(X), together.transform(X))
+    once = Procrustes().fit(X[:n], Y[:n], validation=0.2)
+    scores = [one.scores_["folds"]["score"] for one in (apart, together, once)]
+    assert abs(scores[1] - scores[2]) < 0.05  # as if each item were there once
+    assert scores[1] != scores[0]
+    with pytest.raises(errors.ShapeError, match="groups"):
+        CCA().fit(X, Y, validation=0.2, groups=[1, 2])
 
 
 def test_tuning_keeps_the_grids_order_and_refuses_what_it_cannot_try(world, tmp_path):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
 
 #: Formats of ``export``, and the options that apply to each of them only.
-FORMATS = {"faiss": ("index",), "onnx": ("side", "role"), "sentence-transformers": ("model", "side", "role")}
+FORMATS = {"faiss": ("index", "side"), "onnx": ("side", "role"), "sentence-transformers": ("model", "side", "role")}
 
 #: Spaces of the served vectors, as Python names them; what a server accepts.
 SPACES = {"index": "target", "encoder": "source"}
@@ -221,7 +221,9 @@ def export(
     map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"),
     out: str = option(..., "File, or folder for sentence-transformers.", "--out", "-o"),
     to: str = option("faiss", "Format: faiss, onnx or sentence-transformers."),
-    index: str | None = option(None, "FAISS: file of an index to put the map in front of; it is not changed."),
+    index: str | None = option(
+        None, "FAISS: an index to put the map in front of, or vectors to search by a joint-space map."
+    ),
     model: str | None = option(None, "sentence-transformers: model to append the map to."),
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
     side: str | None = option(None, "first or second: which head of a joint-space map; first by default."),
@@ -271,7 +273,7 @@ def export(
     head, role = in_python(side) or "source", role or "query"
     report: dict[str, object] = {"output": out, "format": to}
     if to == "faiss":
-        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, force=force)
+        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, side=head, force=force)
     elif to == "onnx":
         export_onnx(mapping, out, modality=modality, normalize=unit, side=head, role=role, force=force)
     else:
@@ -282,7 +284,8 @@ def export(
             mapping, model, out, modality=modality, normalize=unit, side=head, role=role, force=force
         )
     inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
-    mapped = modality or default or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
+    asked = inner.target_space_ if head == "target" else inner.source_space_
+    mapped = modality or default or ("text" if to == "sentence-transformers" else asked.modality)
     report |= {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
     if as_json:
         print_json({**report, "modality": mapped})

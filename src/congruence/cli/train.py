@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 #: Names of the selection criteria.
-_CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at_1": "recall at 1, first → second"}
+_CRITERIA = {
+    "mean_recall_at_1": "mean recall at 1",
+    "source_to_target_recall_at_1": "recall at 1, first → second",
+    "reciprocal_rank": "mean reciprocal rank of pairs left out",
+}
 
 
 def train(
@@ -39,7 +43,7 @@ def train(
     unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models; repeatable."),
     validation: str | None = option(
         None,
-        "Pairs to hold out: a share, number or FIRST,SECOND (self_trained: none, jam: .15, others: .1).",
+        "Pairs to choose steps and parameters by: a share, number or FIRST,SECOND (none, for jam .15).",
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
@@ -53,7 +57,7 @@ def train(
         "--set",
         metavar="NAME=VALUE",
     ),
-    grid: list[str] | None = option(None, "NAME=VALUE,VALUE,…: choose the best on the validation pairs; repeatable."),
+    grid: list[str] | None = option(None, "NAME=VALUE,VALUE,…: choose the best by pairs left out; repeatable."),
     checkpoint: str | None = option(None, "Folder for checkpoints; by default OUT.checkpoint, removed at the end."),
     seed: int | None = option(None, "Random seed of the held-out pairs and of the training."),
     quiet: bool = option(False, "No progress bar.", "--quiet", "-q"),
@@ -68,7 +72,6 @@ def train(
 
     from congruence.embeddings import Space
     from congruence.recipe import make_recipe, read_recipe, run_recipe
-    from congruence.train import METHODS
 
     check_out(out, force=force, kind="map")
     if report is not None:
@@ -100,7 +103,7 @@ def train(
             spaces=(first, second),
             checkpoint=folder,
             verbose=not quiet,
-            callback=None if quiet else partial(_print_grid_point, _CRITERIA[METHODS[recipe.method].criterion]),
+            callback=None if quiet else partial(_print_grid_point, _CRITERIA[recipe.criterion]),
         )
         run.map.save(out, force=force)
     if report is not None:
@@ -194,9 +197,9 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
         },
         "chosen by folds": scores.get("self_training", {}).get("sentence"),
         "chosen": ", ".join(f"{name}={value}" for name, value in (run.parameters or {}).items()) or None,
-        "validation pairs": scores["validation_pairs"] if validated else None,
-        f"validation: {_CRITERIA[mapping.criterion]}": run.score if validated else None,
-        "validation: its teacher's": scores.get("teacher_validation_mean_recall_at_1") if validated else None,
+        "validation pairs": scores.get("validation_pairs"),
+        f"{'validation: ' * (not recipe.by_folds)}{_CRITERIA[recipe.criterion]}": run.score if validated else None,
+        "validation: its teacher's": scores.get("teacher_validation_mean_recall_at_1"),
         "test pairs": scores.get("test_pairs"),
         **_recalls(scores),
         "caption before its wrong ones": scores.get("test_binary_recall"),

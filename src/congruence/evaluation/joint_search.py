@@ -14,6 +14,24 @@ from congruence.metrics.hubness import CSLS
 from congruence.metrics.search import nearest
 
 
+def searched_rows(mapping: HeadsMap, gallery: RowsLike, *, side: str = "source", hubness: str = "auto") -> np.ndarray:
+    """Return mapped rows (n, d_out) whose inner products with unit mapped queries of a ``side`` are the scores of
+    ``search``; with CSLS, of width d_out + 1, for queries that have one more entry of 1.
+    """
+    check_choice(side, SIDES, "side")
+    check_choice(hubness, ("auto", "csls", "none"), "hubness")
+    asked = SIDES.index(side)
+    G = normalize_rows(to_numpy((mapping.transform, mapping.transform_target)[1 - asked](gallery)))
+    if hubness == "none" or (hubness == "auto" and mapping.facts_.get("hubness") != "csls"):
+        return G
+    if mapping.banks_ is None:
+        raise ParameterError(
+            "Got `hubness='csls'` for a map without rows to compute densities.",
+            "Fit a SelfTrainedMap, or pass `hubness='none'`.",
+        )
+    return np.column_stack([G, -CSLS().of(mapping.banks_[asked].astype(G.dtype), G).shift.astype(G.dtype)])
+
+
 def search(
     mapping: HeadsMap, queries: RowsLike, gallery: RowsLike, k: int = 10, *, side: str = "source", hubness: str = "auto"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -23,18 +41,10 @@ def search(
     query does not depend on the others; "auto" does so if the map chose it when it was fitted.
     """
     check_positive(k, "k", integer=True)
-    check_choice(side, SIDES, "side")
-    check_choice(hubness, ("auto", "csls", "none"), "hubness")
-    functions = mapping.transform, mapping.transform_target
-    asked = SIDES.index(side)
-    Q, G = (normalize_rows(to_numpy(functions[i](rows))) for i, rows in ((asked, queries), (1 - asked, gallery)))
-    if hubness == "csls" or (hubness == "auto" and mapping.facts_.get("hubness") == "csls"):
-        if mapping.banks_ is None:
-            raise ParameterError(
-                "Got `hubness='csls'` for a map without rows to compute densities.",
-                "Fit a SelfTrainedMap, or pass `hubness='none'`.",
-            )
-        bank = mapping.banks_[asked].astype(G.dtype)
-        Q, G = CSLS().of(bank, G).as_inner_products(Q, G)
+    G = searched_rows(mapping, gallery, side=side, hubness=hubness)
+    asked = (mapping.transform, mapping.transform_target)[SIDES.index(side)]
+    Q = normalize_rows(to_numpy(asked(queries)))
+    if G.shape[1] > Q.shape[1]:
+        Q = np.column_stack([Q, np.ones(len(Q), Q.dtype)])
     rows = nearest(Q, min(k, len(G)), G)
     return rows, np.stack([np.einsum("ij,ij->i", Q, G[column]) for column in rows.T], axis=1)

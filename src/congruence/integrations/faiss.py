@@ -12,10 +12,14 @@ import numpy as np
 from congruence._utils.arrays import UNIT_TOLERANCE
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.optional import require
+from congruence._utils.typing import RowsLike
 from congruence.errors import NormWarning, OutputExistsError, ParameterError, ShapeError
+from congruence.evaluation.joint_search import searched_rows
 from congruence.integrations._maps import as_map
+from congruence.io import read_embeddings
 from congruence.io.faiss_file import read_index
-from congruence.maps import AffineMap, Map
+from congruence.maps import AffineMap, HeadsMap, Map
+from congruence.maps.heads import SIDES
 
 if TYPE_CHECKING:
     import faiss
@@ -41,15 +45,7 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
             f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports.",
             "Use an orthogonal or a linear map, or map the vectors first.",
         )
-    faiss = require("faiss", extra="faiss")
-    matrix = mapping.matrix
-    transform = faiss.LinearTransform(matrix.shape[0], matrix.shape[1], True)
-    # FAISS maps column vectors: A has shape (d_out, d_in), row-major.
-    faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
-    faiss.copy_array_to_vector(np.ascontiguousarray(mapping.offset, dtype=np.float32), transform.b)
-    transform.set_is_orthonormal()
-    transform.is_trained = True
-    return transform
+    return _linear(mapping.matrix, mapping.offset)
 
 
 def to_faiss_index(
@@ -97,13 +93,55 @@ def to_faiss_index(
     return out
 
 
+def to_faiss_joint_index(
+    mapping: HeadsMap, gallery: RowsLike, *, side: str = "source", hubness: str = "auto"
+) -> faiss.IndexPreTransform:
+    """Return an index of one model's rows (n, d) that is searched with unmapped rows of the other, the ``side``; its
+    inner products are the scores of ``congruence.evaluation.search``, whose correction for hubs is one more coordinate.
+
+    Heads of other layers than scaling to unit norm, centering and linear ones are refused.
+    """
+    rows = np.ascontiguousarray(searched_rows(mapping, gallery, side=side, hubness=hubness), np.float32)
+    faiss = require("faiss", extra="faiss")
+    width = mapping.d_out
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(rows)
+    out = faiss.IndexPreTransform(index)
+    more = [{"kind": "linear", "weight": np.eye(width, width + 1), "bias": np.eye(width + 1)[width]}]
+    layers = [*mapping.layers()[SIDES.index(side)], {"kind": "normalize"}, *more[: rows.shape[1] - width]]
+    for layer in reversed(layers):
+        kind = layer["kind"]
+        if kind == "normalize":
+            out.prepend_transform(faiss.NormalizationTransform(out.d, 2.0))
+        elif kind == "center":
+            out.prepend_transform(_linear(np.eye(out.d), -np.asarray(layer["mean"])))
+        elif kind == "linear":
+            out.prepend_transform(_linear(layer["weight"], layer.get("bias", np.zeros(out.d))))
+        else:
+            raise ParameterError(f"Got a head with a layer {kind}, which FAISS does not have.", "Map the rows first.")
+    return out
+
+
+def _linear(matrix: np.ndarray, offset: np.ndarray) -> faiss.LinearTransform:
+    """Return the transform x @ matrix + offset, float32."""
+    faiss = require("faiss", extra="faiss")
+    transform = faiss.LinearTransform(*matrix.shape, True)
+    # FAISS maps column vectors: A has shape (d_out, d_in), row-major.
+    faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
+    faiss.copy_array_to_vector(np.ascontiguousarray(offset, dtype=np.float32), transform.b)
+    transform.set_is_orthonormal()
+    transform.is_trained = True
+    return transform
+
+
 def export_faiss(
     mapping: Map | Bridge,
     path: str | Path,
     *,
-    index: str | Path | faiss.Index | None = None,
+    index: str | Path | faiss.Index | RowsLike | None = None,
     modality: str | None = None,
     normalize: bool | str = "auto",
+    side: str = "source",
     force: bool = False,
 ) -> Path:
     """Write a map to a file that FAISS can read, with NormWarnings as of ``to_faiss_index``.
@@ -118,17 +156,28 @@ def export_faiss(
         cannot hold the normalization: ``normalize=True`` is refused, and "auto" warns.
     index : path-like or faiss.Index, optional
         An index of the target model's vectors, which is copied unchanged into the new file. A file is memory-mapped,
-        not read (FAISS 1.11 and later).
+        not read (FAISS 1.11 and later). For a joint-space map: vectors of the model that is searched, or a file of
+        them; the queries are of the other model, the ``side``.
     force : bool, default=False
         Replace an existing file, but never that of ``index``.
     """
-    mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)
+    exported: faiss.VectorTransform | faiss.IndexPreTransform
+    if isinstance(mapping, HeadsMap):
+        if index is None or Path(path).suffix.lower() not in INDEX_SUFFIXES:
+            problem = "Got a joint-space map without rows to search, or for a file that is no index."
+            raise ParameterError(problem, "Pass vectors of one model as `index=…`, and a path that ends in .index.")
+        rows = read_embeddings(index) if isinstance(index, (str, Path)) else index
+        _write(to_faiss_joint_index(mapping, rows, side=side), "write_index", path, force)
+        return Path(path)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    if side != "source":
+        problem = f"Got `side={side!r}` for a map that leads from one model to the other."
+        raise ParameterError(problem, "Leave out `side=…`, or export the inverse map.")
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
         index = read_index(Path(index))
-    exported: faiss.VectorTransform | faiss.IndexPreTransform
     if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
         exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
     else:
@@ -139,11 +188,15 @@ def export_faiss(
             raise ParameterError(problem, fix)
         if mapping.gives_unit_rows(normalize):
             warnings.warn(NormWarning(problem, fix), stacklevel=2)
+    _write(exported, writer, path, force)
+    return Path(path)
+
+
+def _write(exported: faiss.VectorTransform | faiss.Index, writer: str, path: str | Path, force: bool) -> None:
     library = require("faiss", extra="faiss")
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
         getattr(library, writer)(exported, library.PyCallbackIOWriter(file.write))
-    return Path(path)
 
 
 def _check_norms(index: faiss.Index) -> None:

@@ -20,7 +20,6 @@ from congruence.embeddings import Space
 from congruence.errors import CongruenceWarning, InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.splits import duplicate_groups
 from congruence.train.loop import Callback, Schedule, autocast, run
 from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import left_out_ranks, mean_recall
@@ -30,7 +29,7 @@ from congruence.train.rows import (
     TrainingData,
     Unpaired,
     Validation,
-    fold_numbers,
+    divide,
     read_data,
     sample,
     space_of,
@@ -135,6 +134,7 @@ class HeadTrainer(HeadsMap, Schedule):
         *,
         unpaired: Unpaired | None = None,
         validation: Validation | float | None = None,
+        groups: Labels | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,
@@ -153,6 +153,9 @@ class HeadTrainer(HeadsMap, Schedule):
             Held-out rows as for ``score``: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
             rows with equal labels match. The weights with the best score are kept. Or a share (below 1) or number of
             the pairs, by which the number of steps is chosen before the training on all pairs.
+        groups : sequence, shape (n,), optional
+            Labels of the rows of ``Y``: pairs of one label, such as an image, are left out together. By default those
+            with identical vectors on either side.
         checkpoint, resume : path-like, optional, and bool, default=True
             Folder in which the latest checkpoint is kept, and whether to resume from it.
         verbose : bool, default=True
@@ -164,7 +167,7 @@ class HeadTrainer(HeadsMap, Schedule):
         require("torch", extra="train")
         self._check_parameters()
         share = validation if isinstance(validation, (int, float)) else None
-        data = read_data(self, X, Y, unpaired, None if share is not None else validation)  # type: ignore[arg-type]
+        data = read_data(self, X, Y, unpaired, None if share is not None else validation, groups)  # type: ignore[arg-type]
         options: dict[str, Any] = {"resume": resume, "verbose": verbose, "callback": callback}
         spaces = space_of(X), space_of(Y)
         if data.validation is None and (share is not None or self.folds is not None):
@@ -192,15 +195,8 @@ class HeadTrainer(HeadsMap, Schedule):
 
         A later step has to be better than the first validation by more than a standard error over the folds.
         """
-        groups = duplicate_groups(data.source, data.target)
-        n = len(groups)
-        folds = self.folds or 0
-        if share is not None:
-            share = check_positive(share if share < 1 else share / n, "validation")
-            folds = max(2, round(1 / share))
-        if groups.max() < 1 or check_positive(folds, "folds", integer=True) < 2:
-            raise ParameterError("Got pairs or folds that leave none out.", "Pass more pairs, or `folds=5`.")
-        fold = fold_numbers(groups, folds, self.random_state)
+        groups = data.labels()
+        fold = divide(groups, self.folds, share, self.random_state)
         curves = []
         for number in range(1 if share is not None else int(fold.max()) + 1):
             one = copy.copy(self)
@@ -216,8 +212,10 @@ class HeadTrainer(HeadsMap, Schedule):
         gains = scores[:, best] - scores[:, 0]
         error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else 0.0
         chosen = steps[best] if gains.mean() > error else steps[0]
-        evidence = {"folds": len(curves), "steps": steps, "reciprocal_rank": scores.mean(axis=0).tolist()}
-        return chosen, {**evidence, "chosen": chosen, "gain": float(gains.mean()), "gain_error": error}
+        means = scores.mean(axis=0)
+        evidence = {"folds": len(curves), "steps": steps, "reciprocal_rank": means.tolist()}
+        evidence |= {"chosen": chosen, "score": float(means[steps.index(chosen)])}
+        return chosen, {**evidence, "gain": float(gains.mean()), "gain_error": error}
 
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""

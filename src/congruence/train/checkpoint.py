@@ -161,9 +161,10 @@ def _flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 #: The file that marks a folder for the checkpoints of one command, and its format.
 MARKER, MARKER_FORMAT = "checkpoints.json", "congruence-checkpoints"
 
-#: Names of checkpoints, the number of their combination, and of temporary folders that a killed process left behind.
-_NUMBERED = re.compile(r"\d{3,}")
-_LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
+#: Names of checkpoints, the number of their combination, and within it those of each fold and of the last training; and
+#: of temporary folders that a killed process left behind.
+_NUMBERED, _PART = re.compile(r"\d{3,}"), re.compile(r"fold\d+|all")
+_LEFT_OVER = re.compile(r"\.(\d{3,}|fold\d+|all)\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def own_folder(place: Path) -> Iterator[Path]:
             yield place
         except BaseException:
             with suppress(OSError):
-                if not any(_NUMBERED.fullmatch(name) for name in os.listdir(place)):
+                if not any(place.rglob(STATE)):
                     _clear(place)
             raise
         _clear(place)
@@ -225,13 +226,24 @@ def _mark(folder: Path, *, made: bool) -> None:
         temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
+def _is_ours(entry: Path, names: re.Pattern[str]) -> bool:
+    """Return whether a folder is a checkpoint of such a name, one of several parts, or left over."""
+    if entry.is_symlink() or not entry.is_dir():
+        return False
+    if _LEFT_OVER.fullmatch(entry.name):
+        return True
+    if not names.fullmatch(entry.name):
+        return False
+    if why_no_checkpoint(entry) is None:
+        return True
+    return names is _NUMBERED and all(_is_ours(part, _PART) for part in entry.iterdir())
+
+
 def _clear(place: Path) -> None:
     """Remove the checkpoints, and the folder too if it was created for them and contains nothing else."""
     made = json.loads((place / MARKER).read_bytes()).get("made_folder") is True
     for entry in place.iterdir():
-        if entry.is_symlink() or not entry.is_dir():
-            continue
-        if _LEFT_OVER.fullmatch(entry.name) or (_NUMBERED.fullmatch(entry.name) and why_no_checkpoint(entry) is None):
+        if _is_ours(entry, _NUMBERED):
             shutil.rmtree(entry, ignore_errors=True)
     if os.listdir(place) == [MARKER]:
         (place / MARKER).unlink()

@@ -12,12 +12,14 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from congruence._utils.typing import RowsLike
+from congruence._utils.arrays import normalize_rows, to_numpy
+from congruence._utils.typing import Labels, RowsLike
 from congruence.errors import AlignmentWarning
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.heads import SIDES
 from congruence.train._base import HeadTrainer, retrieval_score
-from congruence.train.rows import TrainingData, Unpaired, Validation, read_data, space_of
+from congruence.train.retrieval import left_out_ranks
+from congruence.train.rows import TrainingData, Unpaired, Validation, divide, read_data, space_of
 
 
 class ClosedForm(HeadsMap):
@@ -33,7 +35,8 @@ class ClosedForm(HeadsMap):
         Y: RowsLike | None = None,
         *,
         unpaired: Unpaired | None = None,
-        validation: Validation | None = None,
+        validation: Validation | float | None = None,
+        groups: Labels | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,
@@ -41,11 +44,15 @@ class ClosedForm(HeadsMap):
         """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
 
         Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
-        help. Validation rows are scored, but nothing is chosen by them.
+        help. Validation rows are scored, but nothing is chosen by them. A share or number of the pairs is left out in
+        turns, before the fit to all pairs; ``scores_["folds"]`` has the result.
         """
         self._check_parameters()  # type: ignore[attr-defined]
-        data = read_data(self, X, Y, unpaired, validation)
+        share = validation if isinstance(validation, (int, float)) else None
+        data = read_data(self, X, Y, unpaired, None if share is not None else validation, groups)  # type: ignore[arg-type]
+        evidence = {} if share is None else {"folds": self._left_out(data, share)}
         note = self.fit_data(data)
+        self.scores_ |= evidence
         self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
         self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
         if data.validation is not None:
@@ -54,6 +61,26 @@ class ClosedForm(HeadsMap):
             problem = f"The map is fitted on the pairs alone: {note}."
             warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=(U, V)`."), stacklevel=2)
         return self
+
+    def _left_out(self, data: TrainingData, share: float) -> dict[str, float]:
+        """Return the mean reciprocal rank of pairs left out of the fit."""
+        labels = data.labels()
+        fold = divide(labels, None, share, 0)
+        ranks = []
+        for number in np.unique(fold):
+            one, out = type(self)(**self.get_params()), fold == number
+            part = data.leave_out(out, labels)
+            if (width := getattr(one, "n_components", None)) is not None:  # which fewer pairs may not determine
+                one.set_params(n_components=min(width, len(part.source) - 1))
+            one.fit_data(part)
+            assert part.distractors is not None
+            U, V = part.distractors
+            u = one.transform(U) if len(U) else np.empty((0, one.d_out))
+            v = one.transform_target(V) if len(V) else np.empty((0, one.d_out))
+            mapped = (one.transform(data.source[out]), one.transform_target(data.target[out]), u, v)
+            a, b, u, v = (normalize_rows(to_numpy(rows)) for rows in mapped)
+            ranks.append(left_out_ranks((a, b), (u, v), labels[out])[:, 0])
+        return {"folds": len(ranks), "score": float(np.concatenate(ranks).mean())}
 
     def fit_data(self, data: TrainingData) -> str:
         """Fit to the pairs; a method that uses unpaired rows returns why it did not."""

@@ -100,18 +100,21 @@ def left_out_ranks(
 ) -> np.ndarray:
     """Return the reciprocal rank and the hits at 1 of left-out pairs (n, 2), the mean of both directions.
 
-    Mapped unit rows of a side are searched among those of the other and its pool; those of equal labels are hits. With
-    ``banks`` of queries, hubs are corrected for by CSLS.
+    Mapped unit rows of a side are searched among those of the other and its pool; rows of equal labels are one item,
+    whose nearest row counts. With ``banks`` of queries, hubs are corrected for by CSLS.
     """
-    own = labels[:, None] == labels
+    order = np.argsort(labels, kind="stable")
+    codes, firsts = np.unique(labels[order], return_index=True)
+    own = np.arange(len(labels)), np.searchsorted(codes, labels)
     scores = []
     for side in (0, 1):
         gallery = np.concatenate([pairs[1 - side], pools[1 - side]])
         near = pairs[side] @ gallery.T
         if banks is not None:
             near -= mean_of_largest(gallery @ banks[side].T, 10, axis=1).astype(near.dtype) / 2
-        best = np.where(own, near[:, : len(own)], -np.inf).max(axis=1)[:, None]
-        near[:, : len(own)][own] = -np.inf
-        rank = 1 + (near > best).sum(axis=1) + (near == best).sum(axis=1) / 2
+        items, loose = np.maximum.reduceat(near[:, order], firsts, axis=1), near[:, len(order) :]
+        best = items[own][:, None]
+        items[own] = -np.inf
+        rank = 1.0 + sum((best < S).sum(axis=1) + (best == S).sum(axis=1) / 2 for S in (items, loose))
         scores.append(np.column_stack([1 / rank, rank <= 1]))
     return np.asarray(np.mean(scores, axis=0))

@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, to_numpy
 from congruence._utils.display import short
-from congruence._utils.ids import id_texts, is_in
+from congruence._utils.ids import id_rows, id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
-from congruence._utils.validation import RowNames, as_matrix, check_rows, check_same_rows, check_width
+from congruence._utils.validation import (
+    RowNames,
+    as_matrix,
+    check_positive,
+    check_rows,
+    check_same_rows,
+    check_width,
+)
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import DtypeError, InputError, PairingWarning, ParameterError, ShapeError
 from congruence.maps.heads import SIDES
+from congruence.splits import duplicate_groups
 
 if TYPE_CHECKING:
     from congruence.maps import Map
@@ -214,10 +222,24 @@ def fold_numbers(labels: np.ndarray, folds: int, random_state: int) -> np.ndarra
     return order[labels] % min(folds, len(order))
 
 
+def divide(labels: np.ndarray, folds: int | None, share: float | None, random_state: int) -> np.ndarray:
+    """Return the number of each pair's fold, for a number of folds, or a share or number of the pairs in each."""
+    if share is not None:
+        share = check_positive(share, "validation")
+        if share > len(labels) - 2:
+            problem = f"Got `validation={share:g}` of {len(labels)} pairs; expected at least two left."
+            raise ParameterError(problem, "Pass a smaller `validation=…`.")
+        folds = max(2, round(1 / share if share < 1 else len(labels) / share))
+    folds = check_positive(folds or 0, "folds", integer=True)
+    if labels.max() < 1 or folds < 2:
+        raise ParameterError("Got pairs or folds that leave none out.", "Pass more pairs, or `folds=5`.")
+    return fold_numbers(labels, folds, random_state)
+
+
 @dataclass(frozen=True)
 class TrainingData:
     """The data that a method is trained on; validation rows with equal labels match. With ``distractors``, rows of both
-    sides, validation pairs are searched among these too.
+    sides, validation pairs are searched among these too. ``groups`` are labels of the pairs that stay in one fold.
     """
 
     source: np.ndarray
@@ -226,6 +248,13 @@ class TrainingData:
     unpaired_target: Rows | None
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
     distractors: tuple[np.ndarray, np.ndarray] | None = None
+    groups: np.ndarray | None = None
+
+    def labels(self) -> np.ndarray:
+        """Return the group 0, 1, … of each pair; by default, pairs with an identical row are of one group."""
+        if self.groups is None:
+            return duplicate_groups(self.source, self.target)
+        return np.unique(self.groups, return_inverse=True)[1]
 
     def leave_out(self, out: np.ndarray, labels: np.ndarray) -> TrainingData:
         """Return the data without some pairs, which become the validation rows, among a sample of the unpaired."""
@@ -234,8 +263,8 @@ class TrainingData:
             np.empty((0, paired.shape[1]), np.float32) if rows is None else sample(rows, DISTRACTORS)
             for rows, paired in ((self.unpaired_source, self.source), (self.unpaired_target, self.target))
         ]
-        kept = self.source[~out], self.target[~out]
-        return replace(self, source=kept[0], target=kept[1], validation=heldout, distractors=(pools[0], pools[1]))
+        kept = {"source": self.source[~out], "target": self.target[~out], "groups": labels[~out]}
+        return replace(self, **kept, validation=heldout, distractors=(pools[0], pools[1]))
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of pairs and of unpaired rows of each side."""
@@ -252,10 +281,20 @@ class TrainingData:
 
 
 def read_data(
-    mapping: Map, X: RowsLike, Y: RowsLike | None, unpaired: Unpaired | None, validation: Validation | None
+    mapping: Map,
+    X: RowsLike,
+    Y: RowsLike | None,
+    unpaired: Unpaired | None,
+    validation: Validation | None,
+    groups: Labels | None = None,
 ) -> TrainingData:
     """Return the data that a map is trained on, and store the number and names of features on the map."""
     source, target, ids = read_pairs(X, Y, mapping)
+    if groups is not None:
+        groups = to_numpy(groups)
+        check_same_rows(len(Y), len(groups), "Y", "groups")  # type: ignore[arg-type]
+        if ids is not None:
+            groups = groups[id_rows(Y.ids, ids)]  # type: ignore[union-attr]
     unpaired = (None, None) if unpaired is None else unpaired
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
         raise ParameterError("Got unpaired that is not a pair.", "Pass `unpaired=(U, V)`, where either may be None.")
@@ -271,7 +310,7 @@ def read_data(
             warn_paired(supply, rows, ids, paired, side)
         sides.append(rows)
     heldout = read_validation(validation, source.shape[1], target.shape[1])
-    return TrainingData(source, target, sides[0], sides[1], heldout)
+    return TrainingData(source, target, sides[0], sides[1], heldout, groups=groups)
 
 
 def space_of(rows: object) -> Space:

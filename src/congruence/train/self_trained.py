@@ -16,7 +16,6 @@ from congruence.errors import ParameterError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps.heads import SIDES
 from congruence.maps.refinement import leading_directions
-from congruence.splits import duplicate_groups
 from congruence.train._base import check_numbers
 from congruence.train.closed import ClosedForm
 from congruence.train.retrieval import left_out_ranks
@@ -116,7 +115,7 @@ class SelfTrainedMap(ClosedForm):
 
     def fit_data(self, data: TrainingData, choice: Choice | None = None) -> str:
         """Choose, unless a choice is given, and fit; return why the unpaired rows were not used, or an empty string."""
-        groups = duplicate_groups(data.source, data.target)
+        groups = data.labels()
         pools = [
             _new_rows(pool, paired, self.max_rows)
             for pool, paired in ((data.unpaired_source, data.source), (data.unpaired_target, data.target))

@@ -12,12 +12,16 @@ from congruence._utils.atomic import check_output
 from congruence._utils.typing import RowsLike
 from congruence.errors import ParameterError
 from congruence.maps import HeadsMap
+from congruence.train._base import HeadTrainer
+
+#: Number of folds without validation rows.
+FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fitted ``map`` with the best ``score`` on the validation rows, its ``parameters`` from the grid, and all
-    trials.
+    """The fitted ``map`` with the best ``score`` (the method's own on validation rows, or the mean reciprocal rank of
+    pairs left out), its ``parameters`` from the grid, and all trials.
     """
 
     map: HeadsMap
@@ -45,16 +49,19 @@ def tune(
     X: RowsLike,
     Y: RowsLike,
     *,
-    validation: tuple[object, ...],
+    validation: tuple[object, ...] | float | None = None,
     checkpoint: str | Path | None = None,
     verbose: bool = True,
     callback: Callable[[dict[str, object], float], None] | None = None,
     **fit_params: object,
 ) -> Tuned:
-    """Fit a method with every combination of some parameters, and return the one with the best score on held-out rows,
-    the first in case of ties.
+    """Fit a method with every combination of some parameters, and return the best, the first in case of ties.
 
-    ``grid`` holds the values to try, by parameter; ``validation`` has the form that the method's ``score`` expects;
+    Each is fitted to all pairs, after a measurement of how well pairs are found that five folds leave out, or a share
+    or number of the pairs (``validation``). With rows of the form that the method's ``score`` expects, that score is
+    compared. JAM needs such rows.
+
+    ``grid`` holds the values to try, by parameter;
     ``checkpoint`` is a folder with one checkpoint for each combination; ``callback`` is called with the parameters and
     the score of each; ``fit_params`` are further arguments of ``fit``.
     """
@@ -73,8 +80,17 @@ def tune(
     for number, point in enumerate(grid_points(grid)):
         fitted = type(method)(**{**method.get_params(), **point})
         path = None if folder is None else folder / f"{number:03d}"
-        fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
-        score = fitted.score(*validation)
+        if isinstance(validation, tuple):
+            fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
+            score = fitted.score(*validation)
+        else:
+            share = validation
+            if share is None and isinstance(fitted, HeadTrainer):
+                fitted.folds = fitted.folds or FOLDS
+            elif share is None:
+                share = 1 / FOLDS
+            fitted.fit(X, Y, validation=share, checkpoint=path, verbose=verbose, **fit_params)
+            score = fitted.scores_["folds"]["score"]
         trials.append((point, score))
         if callback is not None:
             callback(point, score)
