@@ -63,7 +63,7 @@ def test_folders_and_files_in_each_others_place(tmp_path):
     (tmp_path / "d.txt").mkdir()
     with pytest.raises(errors.FileError, match="folder"):
         read_column(tmp_path / "d.txt")
-    with pytest.raises(errors.ParameterError, match="no .npy or .parquet parts"):
+    with pytest.raises(errors.ParameterError, match="no .npy, .parquet or .arrow parts"):
         open_source(tmp_path)
 
 

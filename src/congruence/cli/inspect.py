@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import load_map
@@ -66,14 +67,15 @@ def inspect(
 
 
 def _is_file(spec: str) -> bool:
-    """Return whether a path is that of a file of vectors, there or missing, and no folder, which holds a map."""
-    if os.path.isdir(spec) and not spec.lower().endswith(".lance"):
-        return False
+    """Return whether a path is that of a file or folder of vectors, there or missing, and not of a map."""
     from congruence.io import parse_spec
     from congruence.io.formats import FORMATS, is_folder, suffix_of
+    from congruence.io.layouts import holds_parts
 
     path = parse_spec(spec)[0]
-    return not is_folder(path) and (os.path.exists(path) or suffix_of(path) in FORMATS.keys() - {""})
+    if is_folder(path):
+        return holds_parts(Path(path))
+    return os.path.exists(path) or suffix_of(path) in FORMATS.keys() - {""}
 
 
 def _of_bridge(bridge: Bridge) -> dict[str, object]:

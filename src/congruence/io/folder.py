@@ -1,4 +1,4 @@
-"""A folder of parts: ``.npy`` or ``.parquet`` files in natural order, and the layout of clip-retrieval.
+"""A folder of parts: ``.npy``, ``.parquet`` or ``.arrow`` files in natural order, and the layout of clip-retrieval.
 
 clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one
 folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
@@ -21,11 +21,13 @@ from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io.arrow import ArrowSource
 from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
+from congruence.io.layouts import find_layout, list_parts
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
-from congruence.io.reading import missing_file, natural
+from congruence.io.reading import missing_file, reading
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -36,6 +38,8 @@ PART_ROWS = 1_000_000
 #: Format and version in the ``space.json`` of a folder that this library wrote.
 FORMAT, FORMAT_VERSION = "congruence-vectors", 1
 MARKER = "space.json"
+
+_TABLES = {".parquet": ParquetSource, ".arrow": ArrowSource}
 
 
 def why_no_parts(folder: Path) -> str | None:
@@ -51,13 +55,6 @@ def mark_parts(folder: Path, space: Space) -> None:
     """Write ``space.json``, which marks the folder as this library's and describes the space."""
     facts = {"format": FORMAT, "format_version": FORMAT_VERSION, **space.to_dict()}
     (folder / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-
-def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    for suffix in suffixes:
-        if parts := [part for part in folder.glob(f"*{suffix}") if not part.name.startswith(".")]:
-            return sorted(parts, key=lambda part: natural(part.name))
-    return []
 
 
 class FolderSink(Sink):
@@ -117,9 +114,9 @@ class FolderSink(Sink):
 class FolderSource(Source):
     """Source of the rows of all parts in a folder, in the order of the parts.
 
-    ``key`` is a subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet
-    parts; ``ids`` the ids, or the name of their column: in the parts themselves if they are Parquet, else in the
-    ``metadata/`` file of each part; False for none.
+    ``key`` is a subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``) or one of those in ``layouts``, the
+    column of vectors in parts that are tables, or both: ``train/embedding``. ``ids`` are the ids, or the name of their
+    column: in the parts themselves if they are tables, else in the ``metadata/`` file of each part; False for none.
     """
 
     key, names_ids, sink = "img_emb", True, FolderSink
@@ -128,23 +125,23 @@ class FolderSource(Source):
         folder = Path(path)
         if not folder.is_dir():
             raise missing_file(path)
-        home, column = (folder / key, None) if key is not None and (folder / key).is_dir() else (folder, key)
-        parts = _list_parts(home, (".npy", ".parquet"))
+        with reading(path):
+            layout = find_layout(folder, key)
+        parts, home = layout.parts, layout.home
         if not parts:
-            subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
-            fix = f"Pass one of its subfolders: {', '.join(subfolders)}." if subfolders else "Pass a file of vectors."
-            if (folder / "dataset_info.json").is_file():  # of ``datasets.Dataset.save_to_disk``
-                fix = 'Write the data set with to_parquet("vectors.parquet"), and pass that file.'
             if (folder / "config.json").is_file():
                 raise ParameterError(
                     f"{folder} is the folder of a saved map, not of vectors.", "Pass a file of vectors."
                 )
-            raise ParameterError(f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.", fix)
+            under = f" under {key!r}" if key else ""
+            problem = f"Got no .npy, .parquet or .arrow parts in {folder}{under}."
+            raise ParameterError(problem, "Pass a file of vectors.")
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)
-        named = ids if isinstance(ids, (str, bool)) else None
+        named = ids if isinstance(ids, (str, bool)) else layout.ids if ids is None else None
+        table = _TABLES.get(parts[0].suffix)
         self._sources: list[Source] = [
-            NpySource(part) if part.suffix == ".npy" else ParquetSource(part, column, named) for part in parts
+            NpySource(part) if table is None else table(part, layout.column, named) for part in parts
         ]
         first = self._sources[0]
         for part, source in zip(parts, self._sources, strict=True):
@@ -165,13 +162,15 @@ class FolderSource(Source):
         self._ids = ids if isinstance(ids, pa.Array) else None
         if isinstance(ids, str) and parts[0].suffix == ".npy":
             self._ids = self._metadata_ids(folder, ids)
-        own = read_sidecar(home)
+        own = read_sidecar(home) if home.is_dir() else Space()
         self.space = own if own != Space() else first.space
+        if layout.model and not self.space.model:
+            self.space = replace(self.space, model=layout.model)
 
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
         """Return the ids from clip-retrieval's metadata files, one file per part, in the order of the parts."""
         home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
-        tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
+        tables = list_parts(home, (".parquet",)) if home.is_dir() else []
         self.files = (*self.files, home)
         # ``metadata_7`` belongs to ``img_emb_07``.
         parts = [Path(source.path) for source in self._sources]
