@@ -96,5 +96,5 @@ def test_progressive_stands_where_only_re_embedding_would_do(ways, more, rows, a
 
 
 def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
-    assert Verdict("keep", None, "", "", {"keep": 0.93, "map": 0.07}).settled
-    assert not Verdict("keep", None, "", "", {"keep": 0.6, "map": 0.4}).settled
+    assert Verdict("keep", "", "", {"keep": 0.93, "map": 0.07}).settled
+    assert not Verdict("keep", "", "", {"keep": 0.6, "map": 0.4}).settled
