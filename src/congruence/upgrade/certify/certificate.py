@@ -29,7 +29,7 @@ from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.estimates import gains
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
-from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
+from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout, show_searches
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice, count_distinct
@@ -72,6 +72,9 @@ class Certificate(PlainData):
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
+    #: Searches: "query" (id), "changed" (whether mapping changes it most), "lists" (ids of the first results by
+    #: strategy), "wanted" (those of them that are right, or of the re-embedded store) and whether they were "judged"
+    examples: list[dict[str, Any]] = field(default_factory=list)
     make_map: InitVar[Callable[..., Map]] = field(kw_only=True)
 
     def __post_init__(self, make_map: Callable[..., Map]) -> None:
@@ -88,7 +91,7 @@ class Certificate(PlainData):
         return made
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
+        """Draw the score of each strategy with its interval, and the recommended one; dotted lines are the controls.
 
         ``task`` is a key of ``strategies``, by default the deciding one; ``annotate`` adds a title and labels.
         """
@@ -99,12 +102,18 @@ class Certificate(PlainData):
             name: (score.value, *(score.interval or (score.value, score.value)))
             for name, score in self.strategies[task].items()
         }
-        return draw_strategies(
-            {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}, ax, annotate=annotate
-        )
+        part = next((cost for cost in self.costs if cost["strategy"] == "progressive"), None)
+        if part is not None and task == self.task:
+            score = part["score"]
+            strategies["progressive"] = (score.value, *(score.interval or (score.value, score.value)))
+        actions = [self.verdict.action] if self.verdict.settled else self.verdict.between
+        data: dict[str, Any] = {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}
+        recommended = ["stored" if action == "map" else action for action in actions]
+        data |= {"recommended": recommended, "share": None if part is None else part["share"]}
+        return draw_strategies(data, ax, annotate=annotate)
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the score by number of anchors, extrapolated to four times the anchors."""
+        """Draw the score by number of anchors, extrapolated to twice the anchors."""
         from congruence.plotting import draw_learning_curve
 
         best = self.strategies[self.task].get("re-embed")
@@ -262,7 +271,7 @@ def certify(
         if design.heldout:
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
-            measured = cross_fit(design, recipe, choice, callback)
+            measured = cross_fit(items, recipe, choice, callback, others=design.others)
         mixed = measure_mixed(items, measured, items.task, rows)
         controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
@@ -322,6 +331,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
+        examples=show_searches(items, measured),
         make_map=partial(
             recipe.finish, mapping, anchors, choice, (source[first].space, target[first].space), design.others
         ),
@@ -337,7 +347,9 @@ def _named_apart(
             Pairs.join(sides[0][name], sides[1][name])  # refuses what cannot be paired by position
     old, new = (
         {
-            name: rows if rows.has_ids else replace(rows, ids=[f"query {k}" for k in range(len(rows))])
+            name: rows
+            if rows.has_ids
+            else replace(rows, ids=np.array([f"query {k}" for k in range(len(rows))], object))
             for name, rows in side.items()
         }
         for side in sides

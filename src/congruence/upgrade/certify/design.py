@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import cast
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -215,6 +216,7 @@ class EvaluationSet:
     #: (m,), of descriptions of classes or texts of other items: the fold whose means have not seen each, −1 if none of
     #: the means have; None if they count as seen.
     query_fold: np.ndarray | None = None
+    names: np.ndarray | None = None  # (m,), of texts of other items
     seen: bool = False  # whether the map and the plan may know the queries, as they know a fixed list of classes
 
     @cached_property
@@ -254,7 +256,7 @@ class EvaluationSet:
             role, rows = ("classes", self.assigned) if self.tables.by_class else ("captions", self.compared)
             found.append(Search("text_overlap", query, source.get(query), target[query], role, rows))
         elif self.texts is not None:
-            ours, theirs = (None if side is None else side[:_MOST_TEXTS] for side in self.texts)
+            ours, theirs = self.texts
             assert theirs is not None
             found.append(Search("text_overlap", "text", ours, theirs, "apart", self.compared))
         return found
@@ -498,6 +500,8 @@ class Design:
                 kept = relevant.any(axis=1)
                 relevant, names = relevant[kept], names[kept]
                 texts = [None if side is None else side[kept] for side in texts]
+            relevant = None if relevant is None else relevant[:_MOST_TEXTS]
+            texts, names = [None if side is None else side[:_MOST_TEXTS] for side in texts], names[:_MOST_TEXTS]
         own = _choose_fitted(anchors, fitted, together=method != "linear")
         others = _others(anchors, own, texts, names, random_state)
         fold = None
@@ -506,9 +510,18 @@ class Design:
             if scored is not anchors and texts is None:
                 place = id_rows(others.ids, scored.ids[scored.query_modality])
                 fold = np.where(place < 0, -1, others.fold[place])
-        pair = None if texts is None else (texts[0], texts[1])
+        pair = None if texts is None else (texts[0], cast("np.ndarray", texts[1]))
         items = EvaluationSet(
-            scored, pair, groups, n_neighbors, hubness, random_state, relevant=relevant, query_fold=fold, seen=seen
+            scored,
+            pair,
+            groups,
+            n_neighbors,
+            hubness,
+            random_state,
+            relevant=relevant,
+            query_fold=fold,
+            names=names,
+            seen=seen,
         )
         return cls(anchors, items, own, others)
 
@@ -616,7 +629,9 @@ def _others(
     if modality in fitted or rows is None or rows[0] is None or rows[1] is None or ids is None or len(ids) < 2:
         return None
     folds = min(QUERY_FOLDS, len(ids))
-    return Others(modality, ids, rows[0], rows[1], np.random.default_rng([random_state, 3]).permutation(len(ids)) % folds)
+    return Others(
+        modality, ids, rows[0], rows[1], np.random.default_rng([random_state, 3]).permutation(len(ids)) % folds
+    )
 
 
 def _relevant(qrels: Mapping[str, Mapping[str, float]], queries: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -154,6 +154,7 @@ class Measured:
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
+    lists: np.ndarray | None = None  # (m, SHOWN), the rows that each query of the decisive search finds first
     #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.
     points: list[tuple[float, dict[str, list[float]]]] = field(default_factory=list)
 

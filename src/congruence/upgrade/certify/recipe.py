@@ -194,7 +194,9 @@ class AnchorFolds:
         fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
         old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
-        own = seen if not self._tables.by_class else slice(None)  # stored rows and descriptions of all classes are known
+        own = (
+            seen if not self._tables.by_class else slice(None)
+        )  # stored rows and descriptions of all classes are known
         means: list[dict[str, np.ndarray]] = [
             {name: rows[own] for name, rows in side.items() if name not in fitted} for side in sides
         ]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
-from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
+from congruence.upgrade.certify.design import Design, EvaluationSet, Others, Search, deal
 from congruence.upgrade.certify.estimates import Measured, Scores
 from congruence.upgrade.certify.recipe import ROLES, AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
@@ -157,7 +157,7 @@ def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str,
         assert tables.classes is not None
         if task.startswith("zero_shot"):
             found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-            right = (found == tables.classes[search.rows, None]).any(axis=1)
+            right: np.ndarray = (found == tables.classes[search.rows, None]).any(axis=1)
             return Hits(right.astype(np.float64), None, tables.store_modality, search.rows, False)
         relevant = tables.classes[search.rows] == search.queries[:, None]
         asked = np.flatnonzero(relevant.any(axis=1))
@@ -334,6 +334,11 @@ class Sheet:
         if len(rows):
             self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
 
+    def lists(self) -> np.ndarray:
+        """Return the rows that the queries of the decisive search find first in the mapped store, (m, SHOWN)."""
+        search = self._items.searches[-1]
+        return _first(self._items, search, self._near[search, "stored"])
+
     def read(self, judges: Mapping[str, np.ndarray]) -> dict[str, Hits]:
         """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
         found: dict[str, Hits] = {}
@@ -364,7 +369,7 @@ def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     judges, found = read_unmapped(items)
     sheet = Sheet(items)
     sheet.add(model)
-    out = Measured(mapped=sheet.mapped)
+    out = Measured(mapped=sheet.mapped, lists=sheet.lists())
     for name, hits in (found | sheet.read(judges)).items():
         out.scores[name] = Scores(hits.score, hits.influence(), hits.groups(items, items.groups), hits.each)
     return out
@@ -407,7 +412,12 @@ def sizes_of(units: np.ndarray, fold: np.ndarray) -> list[int]:
 
 
 def cross_fit(
-    design: Design, recipe: MapRecipe, choice: Choice, callback: Callable[[int], None] | None = None
+    items: EvaluationSet,
+    recipe: MapRecipe,
+    choice: Choice,
+    callback: Callable[[int], None] | None = None,
+    *,
+    others: Others | None = None,
 ) -> Measured:
     """Score anchors by maps that have seen neither them nor what they are compared with.
 
@@ -415,10 +425,9 @@ def cross_fit(
     hits and lists it is chosen again without the coarse folds that are left out; cosines are those of the kind that is
     certified, since other kinds can have quite different ones.
     """
-    items = design.items
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     fold, folds = deal_folds(items, recipe.fitted)
-    anchors = AnchorFolds(recipe, tables, fold, design.others)
+    anchors = AnchorFolds(recipe, tables, fold, others)
     sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
     coarse = fold // (FOLDS // COARSE)
     choices = {
@@ -433,7 +442,7 @@ def cross_fit(
             model = anchors.fit(kept, choices[pair])
             sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
         fewer, more = more, sheet.read(judges)
-        out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
+        out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
         out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
         if callback:
             callback(1)
@@ -473,6 +482,63 @@ def _by_fold(folds: Folds, hits: Hits) -> list[float]:
     part = folds_of(folds, hits.modality, rows)
     part = np.where(part < 0, np.arange(len(part)) % FOLDS, part)
     return [hits.score[part == k].mean() for k in np.unique(part)]
+
+
+#: Results and queries that are shown.
+SHOWN, EXAMPLES = 5, 6
+
+
+def _first(items: EvaluationSet, search: Search, near: np.ndarray) -> np.ndarray:
+    """Return the numbers of the stored rows that each query finds first, (m, SHOWN), given similarities (m, n)."""
+    table = ranked(near, search.role == "items", items.hubness)
+    return np.asarray(search.rows[top_k(table, min(SHOWN, table.shape[1] - 1))])
+
+
+def show_searches(items: EvaluationSet, measured: Measured) -> list[dict[str, Any]]:
+    """Return some searches with what each store finds first: those that mapping changes most, and random ones."""
+    search, tables = items.searches[-1], items.tables
+    assert measured.lists is not None
+    known = [name for name in ("keep", "re-embed") if (name in search.strategies if name == "keep" else items.judged)]
+    lists = {name: _first(items, search, similarities(name, items, search)) for name in known}
+    lists = {"stored": measured.lists, **lists}
+    order = np.random.default_rng([items.random_state, 5]).permutation(len(search.queries))
+    changed = order[:0]
+    if "re-embed" in lists:
+        kept = [
+            len(set(a) & set(b))
+            for a, b in zip(*(lists[name].tolist() for name in ("stored", "re-embed")), strict=True)
+        ]
+        changed = order[np.argsort(np.array(kept)[order], kind="stable")][: EXAMPLES // 2]
+    chosen = [*changed, *order[~np.isin(order, changed)]][:EXAMPLES]
+    names = tables.ids[tables.store_modality]
+    asked = items.names if search.role == "apart" else tables.ids[search.modality][search.queries]
+    found = []
+    for k in chosen:
+        here = {name: lists[name][k] for name in ("keep", "stored", "re-embed") if name in lists}
+        rows = np.unique(np.concatenate(list(here.values())))
+        right = _right(items, search, k, rows)
+        wanted = rows[right] if right is not None else here.get("re-embed", rows[:0])
+        found.append(
+            {
+                "query": str(k if asked is None else asked[k]),
+                "changed": bool(k in changed),
+                "lists": {name: names[rows].tolist() for name, rows in here.items()},
+                "wanted": names[wanted].tolist(),
+                "judged": right is not None,
+            }
+        )
+    return found
+
+
+def _right(items: EvaluationSet, search: Search, query: int, rows: np.ndarray) -> np.ndarray | None:
+    """Return which stored rows are right for a query, if that is known."""
+    tables = items.tables
+    if items.relevant is not None:
+        return np.asarray(items.relevant[query, rows])
+    if tables.classes is not None:
+        own = query if tables.by_class else tables.classes[search.queries[query]]
+        return np.asarray(tables.classes[rows] == own)
+    return np.asarray(rows == search.queries[query]) if search.role == "captions" else None
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:

@@ -247,8 +247,8 @@ def _rounded(more: int) -> int:
 _WORDS = {
     "leave": (
         ACTIONS["leave"],
-        "{named} is {left:.3f} where the new model's queries search the old vectors as they are, and {mapped:.3f} after "
-        "mapping{old}; the required score was {wanted:.3f}.",
+        "{named} is {left:.3f} where the new model's queries search the old vectors as they are, and {mapped:.3f} "
+        "after mapping{old}; the required score was {wanted:.3f}.",
     ),
     "map": (ACTIONS["map"], "{got}; the required score was {wanted:.3f}."),
     "queries": (
@@ -299,7 +299,9 @@ def _question(
     if {one, other} == {"queries", "map"}:
         return f"whether mapped queries, {queries}, exceed mapped vectors, {stored}, by {thresholds.tie:g}"
     if one == "leave" and other in ("queries", "map"):
-        return f"whether mapping, {mapped}, exceeds the vectors as they are, {measured['leave']}, by {thresholds.worth:g}"
+        return (
+            f"whether mapping, {mapped}, exceeds the vectors as they are, {measured['leave']}, by {thresholds.worth:g}"
+        )
     if one == "progressive":
         return "whether re-embedding half of the store is enough"
     first = measured["leave"] if one == "leave" else mapped
@@ -329,7 +331,9 @@ def _in_words(
     # Lists and hits are two numbers: the share of identical results is told beside either.
     lists = [name for name in measured if name.startswith(("text_overlap@", "overlap@"))]
     if lists and strategy in measured[lists[-1]]:
-        same = f"{measured[lists[-1]][strategy].value:.0%} of the results after mapping are those of a re-embedded store"
+        same = (
+            f"{measured[lists[-1]][strategy].value:.0%} of the results after mapping are those of a re-embedded store"
+        )
         got = f"{same}; with partial credit for near misses, {got}" if of_lists else f"{got}; {same}"
     sure = first = items = question = ""
     if mixed is not None and action == "progressive":
