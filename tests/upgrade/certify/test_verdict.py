@@ -54,9 +54,7 @@ def test_the_rule(ways, thresholds, facts, action):
     assert decide(ways, Criteria(**thresholds), **{"narrows": False, **facts}).action == action
 
 
-@pytest.mark.parametrize(
-    "bad", [{"retention": 0}, {"retention": 1.2}, {"worth": -1}, {"tie": -1}]
-)
+@pytest.mark.parametrize("bad", [{"retention": 0}, {"retention": 1.2}, {"worth": -1}, {"tie": -1}])
 def test_bad_thresholds(bad):
     with pytest.raises(ParameterError):
         Criteria(**bad)
