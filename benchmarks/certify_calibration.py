@@ -1,358 +1,361 @@
-"""Coverage of the intervals, and correctness of the verdicts, of `certify`: on many simulated pairs of models, and on
-parts of real embeddings.
+"""Whether what `certify` says is true on other rows: coverage of its intervals, and correctness of its sure verdicts.
 
-A simulated pair consists of two dual encoders. With `--kind simulated` they differ by a rotation, noise, a shear,
-directions that one of them lacks, their widths, or wrong pairs, all drawn at random; with `--kind distorted`, by a
-warp, heavy tails, unequal noise and near-duplicates. `certify` gets n anchors. The true scores are those of the map
-that is chosen and fitted on these n anchors, on thousands of other items, in galleries of n. The true verdict results
-from applying the same rule to the true scores and to the true learning curve, measured with further anchors.
+Each case is a pair of models of which `certify` gets n items; the truth is what the map that it returns scores on other
+items of the same models, in galleries of the same size, searched by queries that neither has seen (descriptions of
+classes are in other words). The right verdict is the same rule, applied to the true scores. Cases by ``--kinds``:
+
+- random, distorted: drawn by two generators that share nothing. Of the first, models differ by a rotation, noise, a
+  shear, directions that one lacks, their widths; of the second, by a warp, heavy tails, unequal noise, near-duplicates.
+- ordered (files sorted by class), duplicated (every item one to nine times), clustered (few tight classes), tied
+  (vectors of few levels), few (10 to 30 items), mixed (two contents, related by two rotations): changed cases of these
+  generators.
+- real: items of ``../shared/data`` and of the samples, in random or sorted order.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from common import arguments, arrays, write_json
 from congruence import Embeddings
-from congruence.metrics.hubness import as_hubness
+from congruence.datasets import load_sample
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.design import Design, EvaluationSet, make_tables
+from congruence.upgrade.certify.mixed import measure_mixed, reached
 from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import Sheet, read_unmapped, score_heldout
+from congruence.upgrade.certify.scoring import score_heldout
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 
-#: Number of items on which the true scores are measured. Their own error counts against the intervals: measured on six
-#: times the number of items of the estimate, they lie in only 93 % of exact 95 % intervals.
-POPULATION = 9000
-CURVE_POPULATION = 3000
-POOL = 2000
-NEAR = 0.02
-#: Progressive re-embedding is counted as re-embedding, of which it is a variant; ``certify_progressive.py`` examines
-#: it.
-ACTIONS = tuple(action for action in ALL_ACTIONS if action != "progressive")
-KINDS = ("pairs", "classes", "one modality")
+#: Multiple of the items of a certificate on which the truth is measured: its own error counts against the intervals.
+#: Measured on 10 times as many items, it lies in 94 % of exact 95 % intervals.
+POPULATION = 10
+MOST = 8  # most galleries in which stores that are partly re-embedded are measured
+NEAR = 0.01  # shift of the true scores of mapping within which a verdict is counted as nearly right
+FORMS = ("pairs", "classes", "labels", "lists")
+
+Model = dict[str, np.ndarray]
 
 
+@dataclass
 class Case:
-    """Items in two models: some are anchors, some are a pool of further anchors, and the rest is the population."""
+    """Items in two models, by modality; what describes classes is in the certificate's words and in others."""
 
-    def __init__(self, arrays, kind, labels=None, prompts=None):
-        self.arrays, self.kind, self.codes, self.prompts = arrays, kind, labels, prompts
+    name: str
+    old: Model
+    new: Model
+    n: int  # items of the certificate: the first ones
+    labels: np.ndarray | None = None
+    prompts: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 
-    def part(self, rows):
-        names = [str(i) for i in rows]
-        sides = []
-        for model in ("source", "target"):
-            side = {m: Embeddings(v[rows], ids=names) for m, v in self.arrays[model].items()}
+    def part(
+        self, rows: np.ndarray, *, other: bool = False
+    ) -> tuple[dict[str, Embeddings], dict[str, Embeddings], Any]:
+        names, sides = [str(i) for i in rows], []
+        for k, model in enumerate((self.old, self.new)):
+            sides.append({kind: Embeddings(X[rows], ids=names) for kind, X in model.items()})
             if self.prompts is not None:
-                texts = self.prompts[model]
-                side["text"] = Embeddings(texts, ids=[f"class {k}" for k in range(len(texts))])
-            sides.append(side)
-        labels = None
-        if self.kind != "pairs" and self.codes is not None:
-            labels = {str(i): f"class {self.codes[i]}" for i in rows}
-        return (*sides, labels)
-
-    def tables(self, rows, what="queries"):
-        source, target, labels = self.part(rows)
-        return make_tables(source, target, labels, what=what)
+                texts = self.prompts[int(other)][k]
+                sides[-1]["text"] = Embeddings(texts, ids=[f"class {c}" for c in range(len(texts))])
+        labels = None if self.labels is None else {str(i): f"class {self.labels[i]}" for i in rows}
+        return sides[0], sides[1], labels
 
 
-def simulated(rng):
+def unit(X: np.ndarray) -> np.ndarray:
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def formed(name: str, form: str, old: Model, new: Model, labels: np.ndarray, n: int, rng: np.random.Generator) -> Case:
+    """Return what a certificate of this form is given of two dual encoders."""
+    if form == "pairs":
+        return Case(name, old, new, n)
+    images = [{"image": model["image"]} for model in (old, new)]
+    if form != "classes":
+        return Case(name, images[0], images[1], n, labels if form == "labels" else None)
+    labels = np.unique(labels, return_inverse=True)[1]
+    half = rng.permutation(len(labels)) % 2
+    wordings = []
+    for part in (0, 1):  # the mean of half of the texts of each class
+        own = [labels == c for c in range(int(labels.max()) + 1)]
+        own = [rows & (half == part) if (rows & (half == part)).any() else rows for rows in own]
+        wordings.append(tuple(unit(np.stack([m["text"][rows].mean(axis=0) for rows in own])) for m in (old, new)))
+    return Case(name, images[0], images[1], n, labels, (wordings[0], wordings[1]))
+
+
+def random_models(rng: np.random.Generator, total: int, *, classes: int = 20, **facts: Any) -> tuple[Model, Model, Any]:
     d = int(rng.choice([16, 32, 64]))
-    n = int(rng.choice([60, 120, 250, 500]))
-    kind = KINDS[rng.integers(len(KINDS))]
-    facts = {
+    given = {
         "source_noise": float(rng.uniform(0.3, 1.6)),
         "target_noise": float(rng.uniform(0.3, 1.2)),
         "shared": float(rng.uniform(0, 1)),
         "shear": float(rng.choice([0, 0, 0.3, 0.6])),
         "lost": float(rng.choice([0, 0, 0.2])),
-        "mispaired": float(rng.choice([0, 0, 0, 0.05])),
         "decay": float(rng.uniform(0.1, 0.9)),
         "d_target": int(rng.choice([d, d, d // 2, 2 * d])),
     }
-    p = upgrade_problem(n + POOL + POPULATION, d, random_state=int(rng.integers(2**31)), classes=20, **facts)
-    source, target = {"image": p.source_images}, {"image": p.target_images}
-    prompts = None
-    if kind == "pairs":
-        source["text"], target["text"] = p.source_texts, p.target_texts
-    if kind == "classes":
-        # A prompt's vector is the mean text of its class.
-        prompts = {}
-        for model, texts in (("source", p.source_texts), ("target", p.target_texts)):
-            means = np.stack([texts[p.labels == k].mean(axis=0) for k in range(20)])
-            prompts[model] = means / np.linalg.norm(means, axis=1, keepdims=True)
-    facts |= {"d": d, "n": n, "kind": kind}
-    return Case({"source": source, "target": target}, kind, p.labels, prompts), n, facts
+    p = upgrade_problem(total, d, random_state=int(rng.integers(2**31)), classes=classes, **{**given, **facts})
+    old, new = (
+        {"image": s[0], "text": s[1]} for s in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
+    )
+    return old, new, p.labels
 
 
-def distorted(rng):
-    """Draw two encoders that are not related by a rotation: warped, with heavy tails, noise of unequal size, and
-    clusters of unequal size.
-
-    This shares nothing with :func:`simulated`, to detect intervals and verdicts that are correct only on the simulation
-    they were tuned on.
-    """
+def distorted_models(rng: np.random.Generator, total: int, *, classes: int = 20) -> tuple[Model, Model, Any]:
+    """Draw two encoders that no rotation relates: warped, with heavy tails, noise of unequal size, unequal clusters."""
     d = int(rng.choice([16, 32, 48]))
-    n = int(rng.choice([60, 120, 250, 500]))
-    kind = KINDS[rng.integers(len(KINDS))]
-    total, width, classes = n + POOL + POPULATION, d // 2, 20
-    warp, spread = float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
-    noise = {"source": float(np.exp(rng.uniform(-3, 0.4))), "target": float(np.exp(rng.uniform(-3, 0.2)))}
-    # Cluster sizes fall as 1/rank; the rows of a cluster follow a t-distribution with three degrees of freedom around
-    # its center.
+    width, warp, spread = d // 2, float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
     shares = 1 / np.arange(1, classes + 1)
     labels = rng.choice(classes, total, p=shares / shares.sum())
     tails = np.sqrt(3 / rng.chisquare(3, (total, 1)))
     within = float(rng.choice([0.2, 0.8]))
     latent = rng.standard_normal((classes, width))[labels] + within * tails * rng.standard_normal((total, width))
-    # Items in groups of near-duplicates; no group is split between parts of the data.
-    group = int(rng.choice([1, 1, 4]))
-    if group > 1:
-        own = np.arange(total) // group * group
-        latent, labels = latent[own] + 0.1 * rng.standard_normal((total, width)), labels[own]
-        tails = tails[own]
     hard = np.exp(spread * rng.standard_normal((total, 1)))  # items that are hard for one model are hard for the other
-    hard = hard[np.arange(total) // group * group]
-    arrays, prompts = {}, {}
-    for model in ("source", "target"):
-        d_model = d if model == "source" else int(rng.choice([d, d, 2 * d]))
+    if rng.random() < 1 / 3:  # groups of near-duplicates
+        own = np.arange(total) // 4 * 4
+        latent = latent[own] + 0.1 * rng.standard_normal((total, width))
+        labels, hard = labels[own], hard[own]
+    models = []
+    for low, high in ((-3, 0.4), (-3, 0.2)):
+        d_model = d if not models else int(rng.choice([d, d, 2 * d]))
+        noise = float(np.exp(rng.uniform(low, high)))
         plain, bent = (rng.standard_normal((width, d_model)) / np.sqrt(width) for _ in range(2))
         seen = latent @ plain + warp * np.tanh(1.5 * latent @ bent)
         sides = {}
-        for modality in ("image", "text"):
+        for kind in ("image", "text"):
             shift = rng.standard_normal(d_model) * rng.uniform(0, 1)
-            rows = seen + noise[model] * hard * rng.standard_normal((total, d_model)) + shift
-            sides[modality] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        if kind == "classes":
-            means = np.stack([sides["text"][labels == k].mean(axis=0) for k in range(classes)])
-            prompts[model] = means / np.linalg.norm(means, axis=1, keepdims=True)
-        arrays[model] = sides if kind == "pairs" else {"image": sides["image"]}
-    facts = {
-        "d": d,
-        "n": n,
-        "kind": kind,
-        "warp": warp,
-        "spread": spread,
-        "group": group,
-        "within": within,
-        "noise": noise,
-    }
-    return Case(arrays, kind, labels, prompts or None), n, facts
+            sides[kind] = unit(seen + noise * hard * rng.standard_normal((total, d_model)) + shift)
+        models.append(sides)
+    return models[0], models[1], labels
 
 
-def galleries(case, population, size, hubness):
-    """Yield disjoint galleries of the population."""
-    for start in range(0, len(population) - size + 1, size):
-        yield EvaluationSet(case.tables(population[start : start + size]), hubness=hubness)
+def simulated(kind: str, seed: int) -> tuple[Case, np.ndarray, np.ndarray]:
+    """Return a case of a kind, the rows of the certificate, and other rows."""
+    rng = np.random.default_rng([seed, len(kind), ord(kind[0])])
+    n = int(rng.integers(10, 31)) if kind == "few" else int(rng.choice([60, 120, 250]))
+    form = FORMS[seed % len(FORMS)]
+    total = n * (1 + max(POPULATION, 600 // n))
+    plain = kind == "random" or (kind != "distorted" and rng.random() < 0.5)
+    draw = random_models if plain else distorted_models
+    classes = 20
+    if kind == "clustered":
+        classes, draw = int(rng.choice([5, 10])), random_models
+        old, new, labels = draw(rng, total, classes=classes, spread=float(rng.uniform(0.1, 0.3)))
+    else:
+        old, new, labels = draw(rng, total)
+    if kind == "mixed":  # a second content, related otherwise
+        old2, new2, labels2 = random_models(rng, total, d_target=new["image"].shape[1])
+        d = old["image"].shape[1]
+        while old2["image"].shape[1] != d:
+            old2, new2, labels2 = random_models(rng, total, d_target=new["image"].shape[1])
+        second = rng.random(total) < 0.4
+        for model, other in ((old, old2), (new, new2)):
+            for name in model:
+                model[name] = np.where(second[:, None], other[name], model[name])
+        labels = np.where(second, labels2 % 10, labels % 10 + 10)
+    if kind == "duplicated":  # no item is both in the certificate and beside it
+        times = rng.integers(1, 10, total)
+        own = np.repeat(np.arange(total), times)
+        own = np.concatenate([own[:n], own[own > own[n - 1]][: total - n]])
+        old, new = ({name: X[own] for name, X in model.items()} for model in (old, new))
+        labels = labels[own]
+    if kind == "tied":
+        levels = float(rng.choice([1, 2]))
+        for model in (old, new):
+            for name, X in model.items():
+                codes = np.round(levels * X * np.sqrt(X.shape[1]))
+                codes[~codes.any(axis=1), 0] = 1.0
+                model[name] = unit(codes)
+    case = formed(f"{kind} {seed}", form, old, new, labels, n, rng)
+    rows = np.arange(n)
+    if kind == "ordered":
+        rows = rows[np.lexsort([case.old["image"][:n, 0], labels[:n]])]
+    return case, rows, np.arange(n, len(labels))
 
 
-def true_scores(case, mapping, population, size, hubness):
-    """Return the mean scores over disjoint galleries of the population."""
-    out = defaultdict(list)
-    for items in galleries(case, population, size, hubness):
-        for name, values in score_heldout(mapping, items).scores.items():
-            out[name].append(values.mean())
-    return {name: float(np.mean(values)) for name, values in out.items()}
+def real_cases(folder: str) -> Iterator[tuple[str, Model, Model, np.ndarray | None, Any]]:
+    """Yield pairs of models and items: name, both models, labels, prompts."""
+
+    def rows(**given: np.ndarray) -> Model:
+        return {name: unit(X.astype(np.float64)) for name, X in given.items()}
+
+    for name in ("emoji", "photos"):
+        sample = load_sample(name)
+        models = [rows(image=side["image"].vectors) for side in (sample.source, sample.target)]
+        if name == "emoji":
+            texts = [rows(text=side["text"].vectors) for side in (sample.source, sample.target)]
+            yield "emoji, pairs", models[0] | texts[0], models[1] | texts[1], None, None
+            continue
+        names = sample.source["text"].ids.tolist()
+        code = np.array([names.index(sample.classes["image"][i]) for i in sample.source["image"].ids.tolist()])
+        own, other = [], []
+        for side in (sample.source, sample.target):
+            own.append(unit(side["text"].vectors.astype(np.float64)))
+            of = np.array([names.index(sample.classes["prompt"][i]) for i in side["prompt"].ids.tolist()])
+            other.append(unit(np.stack([side["prompt"].vectors[of == c].mean(axis=0) for c in range(len(names))])))
+        yield "photos, classes", models[0], models[1], code, (tuple(own), tuple(other))
+        yield "photos, labels", models[0], models[1], code, None
+    lvis = arrays(f"{folder}/lvis1203_clip.npz")
+    for a, b in (("openai_vitb32", "openai_vitb16"), ("openai_vitb32", "eva02_b16"), ("eva02_b16", "openai_vitb16")):
+        yield f"LVIS names, {a} to {b}", rows(text=lvis[f"text_{a}"]), rows(text=lvis[f"text_{b}"]), None, None
+    images = rows(image=lvis["image_openai_vitb32_avg5"], text=lvis["text_openai_vitb32"])
+    yield "LVIS, new texts alone", images, rows(text=lvis["text_eva02_b16"]), None, None
+    clip = arrays(f"{folder}/clip_rn50_vitb32.npz")
+    for a, b in (("rn50", "vitb32"), ("vitb32", "rn50")):
+        old, new = (rows(image=clip[f"image_openai_{name}"]) for name in (a, b))
+        yield f"CLIP {a} to {b}, photos", old, new, None, None
+        yield f"CLIP {a} to {b}, photos and labels", old, new, clip["label"], None
+        old, new = (rows(text=clip[f"lvis_text_openai_{name}"]) for name in (a, b))
+        yield f"CLIP {a} to {b}, LVIS names", old, new, None, None
+    fashion = arrays(f"{folder}/fashionpedia1150_images.npz")
+    old, new = (rows(image=fashion[f"image_{name}"]) for name in ("openai_b32_openclip", "fashionsiglip"))
+    code = np.unique(fashion["garment"].astype(str), return_inverse=True)[1]
+    yield "Fashionpedia, photos", old, new, None, None
+    yield "Fashionpedia, labels", old, new, code, None
+    same = rows(image=fashion["image_openai_b32_hf"][:1000])
+    yield "Fashionpedia, one model in two libraries", {"image": old["image"][:1000]}, same, None, None
+    net = arrays(f"{folder}/imagenet1000_unimodal.npz")
+    old, new = (rows(image=net[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
+    yield "ImageNet, photos", old, new, None, None
+    yield "ImageNet, photos, back", new, old, None, None
+    caltech = arrays(f"{folder}/caltech101_unimodal.npz")
+    some = np.random.default_rng(0).permutation(len(caltech["label"]))[:3000]
+    old, new = (rows(image=caltech[f"image_{name}"][some]) for name in ("effnet_lite0", "mobilenet_v2"))
+    yield "Caltech-101, labels", old, new, caltech["label"][some], None
+    yield "Caltech-101, labels, back", new, old, caltech["label"][some], None
 
 
-def true_stored(case, mapping, population, size, hubness):
-    """Return the mean score of the mapped store by the deciding measure, over disjoint galleries of the population."""
-    values = []
-    for items in galleries(case, population, size, hubness):
-        sheet = Sheet(items, only_task=True)
-        sheet.add(mapping)
-        values.append(sheet.read(read_unmapped(items)[0])[f"{items.task}/stored"].score.mean())
-    return float(np.mean(values))
+def real(folder: str, seed: int) -> tuple[Case, np.ndarray, np.ndarray]:
+    cases = list(real_cases(folder))
+    name, old, new, labels, prompts = cases[seed % len(cases)]
+    rng = np.random.default_rng([seed, 7])
+    total = len(next(iter(old.values())))
+    n = min(int(rng.choice([60, 120, 250])), total // 9)
+    order = rng.permutation(total)
+    rows = np.sort(order[:n]) if seed % 2 else order[:n]
+    return Case(f"{name}, {n}", old, new, n, labels, prompts), rows, order[n:]
 
 
-def examine(case, n, rows, pool, population, thresholds, seed, way):
-    source, target, labels = case.part(rows)
-    said = certify(source, target, labels=labels, thresholds=thresholds, random_state=seed, **way)
-    hubness = as_hubness(way["hubness"])
-    tables = case.tables(rows, "anchors")
-    recipe = MapRecipe(said.fitted, random_state=seed)
-    mapping = recipe.fit(tables, np.arange(n))
-    truth = true_scores(case, mapping, population, min(n, len(population)), hubness)
-    covered = defaultdict(list)
+def examine(kind: str, seed: int, folder: str) -> dict[str, Any]:
+    """Certify a case, and measure the truth on other rows."""
+    warnings.simplefilter("ignore")
+    started = time.process_time()
+    case, rows, others = real(folder, seed) if kind == "real" else simulated(kind, seed)
+    rng = np.random.default_rng([seed, 11])
+    thresholds = Criteria(retention=float(rng.choice([0.8, 0.9, 0.95])))
+    old, new, labels = case.part(rows)
+    clock = time.process_time()
+    said = certify(old, new, labels=labels, thresholds=thresholds, random_state=seed)
+    seconds = time.process_time() - clock
+    design = Design.of(old, new, None, None, labels, None, None, "auto", 10, None, seed)
+    recipe = MapRecipe(design.fitted, random_state=seed)
+    mapping = recipe.fit(design.anchors, np.arange(design.n_anchors), None, design.others)
+    stored = design.items.tables.store_modality
+    some = case.old[stored][others[:50]]
+    gap = np.abs(said.fit().transform(some, modality=stored) - mapping.to_target(stored).transform(some)).max()
+    truth, stores = defaultdict(list), []
+    for start in range(0, len(others) - case.n + 1, case.n):
+        source, target, classes = case.part(others[start : start + case.n], other=True)
+        items = EvaluationSet(make_tables(source, target, classes, what="queries"), random_state=seed)
+        measured = score_heldout(mapping, items)
+        for name, scores in measured.scores.items():
+            truth[name].append(scores.mean())
+        if len(stores) < MOST and (mixed := measure_mixed(items, measured, said.task)) is not None:
+            stores.append(mixed.values)
+    true = {name: float(np.mean(values)) for name, values in truth.items()}
+    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for name, ways in said.strategies.items():
-        for strategy, e in ways.items():
-            kind = "overlap" if "overlap@" in name else "rate"
-            for key in (kind, f"{kind}, {strategy}"):
-                covered[key].append((e.low, truth[f"{name}/{strategy}"], e.high))
-    task = said.task
+        for way, e in ways.items():
+            if f"{name}/{way}" in true and e.interval is not None:
+                found["overlap" if is_of_lists(name) else "score"].append((e.low, true[f"{name}/{way}"], e.high))
     for name, e in said.retention.items():
-        a, b = (truth[f"{task}/{strategy}"] for strategy in name.split("/"))
-        covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
+        a, b = (true[f"{said.task}/{way}"] for way in name.split("/"))
+        found["ratio"].append((e.low, a / b if b else np.inf, e.high))
     for modality, e in said.cosines.items():
-        if not (
-            case.prompts is not None and modality == "text"
-        ):  # there are only these twenty prompts, so no others to measure the truth on
-            covered["cosine"].append((e.low, truth[f"cosine/{modality}"], e.high))
-    gains, curve = [], {}
+        if case.prompts is None or modality != "text":
+            found["cosine"].append((e.low, true[f"cosine/{modality}"], e.high))
+    ways = with_known({way: true[f"{said.task}/{way}"] for way in said.strategies[said.task]}, said.task)
+    tables = design.items.tables
+    narrows = tables.source[stored].shape[1] > next(iter(tables.target.values())).shape[1]
+    values = np.mean(stores, axis=0) if stores else None
 
-    def at(more):
-        if more not in curve:
-            full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
-            grown = recipe.fit(full, np.arange(n + more))
-            part = population[: max(CURVE_POPULATION, n)]
-            curve[more] = true_stored(case, grown, part, min(n, len(part)), hubness)
-        return curve[more]
+    def right(shift: float = 0.0) -> Any:
+        moved = {way: value + shift * (way in ("stored", "queries", "leave")) for way, value in ways.items()}
 
-    def gained(more):
-        return at(more) - at(0)  # on the same items
+        def share(wanted: float) -> float | None:
+            return None if values is None else reached(values + shift, wanted)
 
-    for gain in said.gains:
-        if gain["more"] <= len(pool):
-            gains.append((gain["score"], gained(gain["more"]), gain["score_at_most"]))
+        return decide(moved, thresholds, narrows=narrows, of_lists=is_of_lists(said.task), share=share)
 
-    def enough(wanted):
-        for more in sorted({*(round(n * s) for s in (0.25, 0.5, 1, 2, 4, 8, 16)), thresholds.most_anchors}):
-            if more <= min(len(pool), thresholds.most_anchors) and truth[f"{task}/stored"] + gained(more) >= wanted:
-                return more
-        return None
+    best = right()
+    return {
+        "kind": kind,
+        "name": case.name,
+        "task": said.task,
+        "said": said.verdict.action,
+        "between": said.verdict.between,
+        "shares": {action: round(share, 3) for action, share in said.verdict.confidence.items()},
+        "right": best.action,
+        "near": sorted({right(-NEAR).action, best.action, right(NEAR).action}),
+        "more": said.verdict.more,
+        "mispaired": bool(said.pairing["state"] not in ("paired", "cannot tell")),
+        "same_map": bool(gap < 1e-6),
+        "scores": {way: [e.value, e.low, e.high, ways.get(way)] for way, e in said.strategies[said.task].items()},
+        "inside": {name: [sum(low <= t <= high for low, t, high in of), len(of)] for name, of in found.items()},
+        "seconds": [round(seconds, 2), round(time.process_time() - started, 2)],
+    }
 
-    ways = with_known({strategy: truth[f"{task}/{strategy}"] for strategy in said.strategies[task]}, task)
-    narrows = tables.source[tables.store_modality].shape[1] > tables.target[tables.query_modality].shape[1]
-    right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
-    near = {right.action}
-    for shift in (-NEAR, NEAR):
-        moved = {one: value + (shift if one in ("stored", "queries") else 0) for one, value in ways.items()}
-        near.add(
-            decide(
-                moved,
-                lambda wanted, shift=shift: enough(wanted - shift),
-                thresholds,
-                narrows=narrows,
-                of_lists=is_of_lists(task),
-            ).action
-        )
-    return said, covered, gains, right, near
+
+KINDS = ("random", "distorted", "ordered", "duplicated", "clustered", "tied", "few", "mixed", "real")
+
+
+def summary(cases: list[dict[str, Any]]) -> str:
+    inside: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2, int))
+    for one in cases:
+        for name, counts in one["inside"].items():
+            inside[name] += counts
+    sure = [one for one in cases if one["said"] != "undecided"]
+    good = sum(one["said"] == one["right"] for one in sure)
+    near = sum(one["said"] in one["near"] for one in sure)
+    cells = [f"{a} of {b}" for a, b in (inside[name] for name in ("score", "overlap", "ratio", "cosine"))]
+    named = sum(one["right"] in one["between"] for one in cases if one["between"])
+    undecided = sum(bool(one["between"]) for one in cases)
+    return " | ".join([str(len(cases)), *cells, f"{good} of {len(sure)}", str(near), f"{named} of {undecided}"])
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
-    parser.add_argument("--hubness", help="correction for hubs: csls or qb_norm")
-    parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--cases", type=int, default=40, help="cases of each kind")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--data", default="../shared/data")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    rng = np.random.default_rng(options.seed)
-    way = {"hubness": options.hubness}
-    covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
-    jobs = (
-        real_cases(options.data, rng, options.pairs)
-        if options.real
-        else simulated_cases(GENERATORS[options.kind], rng, options.pairs)
-    )
-    for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
-        thresholds = Criteria(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
-        said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k, way)
-        for name, triples in intervals.items():
-            covered[name] += triples
-            if "," not in name:
-                covered[f"{name}, {facts['kind']}"] += triples
-        gains += more
-        shares = dict(said.verdict.confidence)
-        shares["re-embed"] = shares.get("re-embed", 0) + shares.pop("progressive", 0)
-        action = "re-embed" if said.verdict.action == "progressive" else said.verdict.action
-        confusion[right.action, action, action in near] += 1
-        sure.append((shares.get(action, 0), action == right.action))
-        log.append(
-            {
-                **facts,
-                "map": said.choice["name"],
-                "said": action,
-                "right": right.action,
-                "near": sorted(near),
-                "sure": shares,
-            }
-        )
-    print(
-        "| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- "
-        "| --- | --- |"
-    )
-    for name, triples in sorted(covered.items()):
-        low, true, high = np.array(triples).T
-        inside = (low <= true) & (true <= high)
-        print(
-            f"| {name} | {len(true)} | {inside.mean():.1%} ± "
-            f"{np.sqrt(inside.mean() * (1 - inside.mean()) / len(true)):.1%} | {(true < low).mean():.1%} | "
-            f"{(true > high).mean():.1%} |"
-        )
-    expected, real, most = np.array(gains).T
-    print(
-        f"\ngain of more anchors: expected {expected.mean():.4f}, true {real.mean():.4f}, error (rms) "
-        f"{np.sqrt(np.mean((expected - real) ** 2)):.4f}; at most as said in {(real <= most).mean():.1%} of {len(real)}"
-    )
-    print("\n| true verdict | said: " + " | ".join(ACTIONS) + " |\n| --- |" + " --- |" * len(ACTIONS))
-    for right in ACTIONS:
-        cells = []
-        for said in ACTIONS:
-            good, bad = confusion[right, said, True], confusion[right, said, False]
-            cells.append(f"{good + bad}" + (f" ({bad} far)" if bad and said != right else "") if good + bad else "")
-        print(f"| {right} | " + " | ".join(cells) + " |")
-    sure = np.array(sure)
-    print(f"\nright: {sure[:, 1].mean():.1%} of {len(sure)}; within {NEAR} of right:", end=" ")
-    print(f"{sum(c for (_, _, near), c in confusion.items() if near) / len(sure):.1%}")
-    for low, high in ((0, 0.6), (0.6, 0.9), (0.9, 1.01)):
-        part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
-        if len(part):
-            print(
-                f"share of draws {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean "
-                f"{part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} ± "
-                f"{np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
-            )
-    inside = {
-        name: [sum(low <= true <= high for low, true, high in triples), len(triples)]
-        for name, triples in covered.items()
-    }
-    write_json(options, {"pairs": log, "intervals": inside, "shares": sure, "gains": gains})
-
-
-GENERATORS = {"simulated": simulated, "distorted": distorted}
-
-
-def simulated_cases(generator, rng, count):
-    for _ in range(count):
-        case, n, facts = generator(rng)
-        rows = np.arange(n)
-        yield case, n, facts, rows, n + np.arange(POOL), n + POOL + np.arange(POPULATION)
-
-
-def real_cases(folder, rng, count):
-    from congruence.datasets import load_sample
-
-    bundle = load_sample("emoji")
-    lvis = {k: rows.astype(np.float64) for k, rows in arrays(f"{folder}/lvis1203_clip.npz").items() if k != "names"}
-    emoji = {
-        side: {m: e.vectors.astype(np.float64) for m, e in getattr(bundle, side).items() if m in ("image", "text")}
-        for side in ("source", "target")
-    }
-    texts = ["text_openai_vitb32", "text_openai_vitb16", "text_eva02_b16"]
-    pairs = [(a, b) for a in texts for b in texts if a != b]
-    for k in range(count):
-        if k % 2:
-            case, name = Case(emoji, "pairs"), "emoji"
-            total = len(emoji["source"]["image"])
-        else:
-            a, b = pairs[rng.integers(len(pairs))]
-            case, name = Case({"source": {"text": lvis[a]}, "target": {"text": lvis[b]}}, "one modality"), f"{a} to {b}"
-            total = len(lvis[a])
-        n = int(rng.choice([60, 120, 250]))
-        order = rng.permutation(total)
-        facts = {"name": name, "n": n, "kind": case.kind}
-        half = (total - n) // 2
-        yield case, n, facts, order[:n], order[n : n + half], order[n + half :]
+    found: list[dict[str, Any]] = []
+    print("| kind | cases | scores | overlaps | ratios | cosines | sure and right | within .01 | undecided names it |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for kind in options.kinds:
+            seeds = range(options.seed, options.seed + options.cases)
+            cases = list(pool.map(examine, [kind] * len(seeds), seeds, [options.data] * len(seeds)))
+            found += cases
+            print(f"| {kind} | {summary(cases)} |", flush=True)
+    print(f"| all | {summary(found)} |")
+    for one in found:
+        if one["said"] not in ("undecided", one["right"]):
+            print(one["name"], one["task"], one["said"], one["right"], one["shares"], one["scores"], sep=" | ")
+    print("mispaired:", [one["name"] for one in found if one["mispaired"]])
+    print("another map saved than measured:", [one["name"] for one in found if not one["same_map"]])
+    seconds = np.array([one["seconds"] for one in found])
+    print(f"seconds of processor time: certify {np.median(seconds[:, 0]):.2f}, all {seconds[:, 1].sum():.0f}")
+    write_json(options, {"cases": found})
 
 
 if __name__ == "__main__":

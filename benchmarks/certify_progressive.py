@@ -20,7 +20,7 @@ import numpy as np
 
 from bench_progressive import caltech
 from common import arguments, write_json
-from congruence import Embeddings, OrthogonalMap, fit
+from congruence import Embeddings
 from congruence.datasets import load_sample
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Certificate, certify
@@ -92,8 +92,8 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
         for images, texts in zip((items.old, items.new), items.prompts, strict=True)
     ]
     labels = {one: names[k] for one, k in zip(ids, items.labels[here], strict=True)}
-    found = certify(*sides, labels=labels, random_state=seed, rows=len(store))
-    mapping = fit(items.old[here], items.new[here], modality="image", means={"text": items.prompts}, check=False)
+    found = certify(*sides, labels=labels, random_state=seed, rows=len(store), seen=True)  # the plan is given the texts
+    mapping = found.fit()
     old, new, own = items.old[store], items.new[store], items.labels[store]
 
     def accuracy(rows: np.ndarray, model: int = 1) -> float:
@@ -120,8 +120,7 @@ def emoji(seed: int) -> dict[str, Any]:
         return [{kind: Embeddings(v[rows], ids=[str(i) for i in rows]) for kind, v in m.items()} for m in models]
 
     found = certify(*side(here), queries=side(asked), random_state=seed, rows=len(store))
-    X, Y = (np.concatenate([model["image"][here], model["text"][here]]) for model in models)
-    mapping = OrthogonalMap().fit(X, Y, modality=np.repeat(["image", "text"], len(here)))
+    mapping = found.fit()
     old, new = (model["image"][store] for model in models)
 
     def recall(rows: np.ndarray, model: int = 1) -> float:

@@ -312,3 +312,14 @@ def test_adding_exact_data_equals_fitting_on_all():
 def test_sweeps_that_end_too_early_are_reported():
     with pytest.warns(errors.ConvergenceWarning, match="max_iter=1"):
         CanonicalFrame(max_iter=1, tol=0).fit(world(19, n=12, noise=1))
+
+
+def test_a_model_keeps_what_two_narrow_ones_cover_together():
+    rng = np.random.default_rng(0)
+    items = rng.standard_normal((100, 16))
+    items = np.linalg.qr(items - items.mean(axis=0))[0]
+    parts = {"a": items, "b": items[:, :8], "c": items[:, 8:]}
+    models = {name: rows @ turned(rng, rows.shape[1], rows.shape[1]) for name, rows in parts.items()}
+    frame = CanonicalFrame(shrinkage="covered").fit(models)
+    for name in "bc":
+        np.testing.assert_allclose(frame.map("a", name).transform(models["a"]), models[name], atol=1e-8)

@@ -180,7 +180,7 @@ def test_the_learning_curve_goes_on_by_its_law():
     found = lines(ax)
     assert found["measured"].tolist() == [[10, 0.7], [20, 0.8], [40, 0.85]]
     extrapolated = found["extrapolated"]
-    assert (extrapolated[0, 0], extrapolated[-1, 0]) == (pytest.approx(40), pytest.approx(200))
+    assert (extrapolated[0, 0], extrapolated[-1, 0]) == (pytest.approx(40), pytest.approx(100))
     np.testing.assert_allclose(extrapolated[:, 1], 0.9 - 2 / extrapolated[:, 0])
     assert found["re-embed"][:, 1].tolist() == [0.95, 0.95]
     (band,) = ax.collections
@@ -251,14 +251,14 @@ def test_a_certificate_draws_what_it_holds():
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
     scores = certificate.strategies[overlap]
-    assert points == [scores[name].value for name in ("keep", "stored", "queries", "re-embed") if name in scores]
+    assert points == [scores[name].value for name in ("keep", "leave", "queries", "stored", "re-embed") if name in scores]
     assert float(lines(ax)["a random list"][0, 1]) == certificate.controls[overlap]["chance"]
     assert certificate.plot(axes()).get_ylabel() == certificate.task
     with pytest.raises(ParameterError, match="task='nonsense'"):
         certificate.plot(task="nonsense")
     curve = certificate.plot_learning_curve(axes())
     np.testing.assert_allclose(lines(curve)["measured"][:, 1], certificate.curve["mean"])
-    assert lines(curve)["extrapolated"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
+    assert lines(curve)["extrapolated"][-1, 0] == pytest.approx(2 * certificate.n_anchors)
 
 
 def test_images_of_one_model_are_joined_to_its_own_texts():

@@ -211,6 +211,10 @@ def test_the_forecast_says_where_it_cannot_win():
     assert unsure.verdict == "no forecast yet"
     assert len(str(unsure).splitlines()) == 1  # no forecast by rows that are too few for a verdict
     assert ahead_of(np.ones(100), order).verdict == "done"
+    wide = ahead_of(np.tile([1.0, 1.0, 1.0, 0.0], 8), order[:32], target=0.5)
+    assert wide.verdict == "too few measured rows to stop"
+    assert wide.high[0] - wide.low[0] > 0.2
+    assert ahead_of(np.tile([1.0, 1.0, 1.0, 0.0], 25), order, target=0.5).verdict == "done"
     worse = ahead_of(np.ones(100), order, metric="accuracy", better=(0.9, 0.85))
     assert worse.verdict == "keep the old model"
     assert "0.900" in worse.reason

@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
-    from congruence.upgrade.certify import Certificate, Estimate
+    from congruence.upgrade.certify import Certificate, Estimate, Verdict
     from congruence.upgrade.sides import Side
 
     Sides: TypeAlias = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 #: What the folder contains.
-MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
+MAP, BACK, FACTS, PAGE = "map", "back", "certificate.json", "certificate.html"
 
 #: When a map is good enough; parameters of ``certify``; what the certificate calls the models.
-CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
+CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "must_move": False}
 CERTIFY = {
-    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "hubness": str},
+    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "hubness": str, "seen": False},
     **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
 }
 NAMES = {"old_model": str, "new_model": str}
@@ -75,12 +75,13 @@ def check(
     ),
     anchors: str | None = option(None, "Number of anchors to draw, or a file of their ids; the others are held out."),
     labels: str | None = option(None, "file:column with the class of each item; after a comma, of each held-out one."),
+    qrels: str | None = option(None, "Relevance judgments of --queries, in TREC format: query 0 item grade."),
     modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
     method: str = option("auto", "Map to check: auto (as congruence fit chooses), orthogonal or linear."),
     ids: Ids = None,
     out: str = option("checked", "Folder for the map and the certificate.", "--out", "-o"),
     verbose: bool = option(False, "Print the whole certificate.", "--verbose", "-v"),
-    exit_code: bool = option(False, "Exit with code 1 unless the verdict is to map.", "--exit-code"),
+    exit_code: bool = option(False, "Exit with a code of the verdict: 0 to map, 10 to 15 otherwise.", "--exit-code"),
     engine: Engine = "local",
     settings: dict[str, Any] = settable(**CRITERIA, **CERTIFY, **NAMES, **SAMPLE),
     seed: Seed = 0,
@@ -91,7 +92,8 @@ def check(
 
     Example: congruence check photos --anchors 200 --store library/photos.lance
     """
-    from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
+    from congruence.evaluation.judgments import read_qrels
+    from congruence.upgrade.certify import EXIT_CODES, STEPS, Criteria, certify, split_anchors
 
     check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
     refuse_same(old, new)
@@ -140,7 +142,7 @@ def check(
         )
     asked = None
     if queries is None:
-        refuse_options({"--old-queries": old_queries}, "without --queries", "Pass --queries too.")
+        refuse_options({"--old-queries": old_queries, "--qrels": qrels}, "without --queries", "Pass --queries too.")
     else:
         asked = (
             read_given(old_queries, model=models[0], modality="text"),
@@ -160,6 +162,7 @@ def check(
             queries=heldout,
             text_queries=asked,
             labels=classes,
+            qrels=None if qrels is None else read_qrels(qrels),
             thresholds=criteria,
             random_state=seed,
             data=", ".join(files),
@@ -170,7 +173,7 @@ def check(
     if of_store is not None and of_store.is_new(mapping):
         like = f"the rows of --store {of_store.shown} look like those of {new or 'the new model'}"
         raise DirectionError(f"The old and the new model are swapped: {like}.", exchanged(old, new))
-    written = _write(out, certificate, mapping, force=force)
+    written = _write(out, certificate, mapping, _pictures(old, certificate) if new is None else {}, force=force)
     following = _next(certificate, old, new, out, store)
     if as_json:
         print_json({**by_side(certificate.to_dict()), "output": out, "next": following})
@@ -179,16 +182,17 @@ def check(
             print_certificate(certificate)
         else:
             verdict = certificate.verdict
-            sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
-            say(f"Verdict: {verdict.headline}{sure}")
+            say(f"Verdict: {verdict.headline} ({_agreement(verdict)})")
             say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+            measured = certificate.measured
+            say(f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).")
         if new is not None and not all(side and side[1].model for side in given[0]):
             say(f"Old model: {old}; new model: {new} (as typed: the files do not name both models)")
         say(f"Written to {out}: {', '.join(written)}")
         if following is not None:
             say(f"Next: {following}")
-    if exit_code and certificate.verdict.action not in ("map", "queries"):
-        raise typer.Exit(1)
+    if exit_code and (code := EXIT_CODES[certificate.verdict.action]):
+        raise typer.Exit(code)
 
 
 #: Options by the arguments of ``certify``, where both have another meaning of the name.
@@ -198,24 +202,48 @@ check.argument_names = {"queries": "test", "text_queries": "queries", "target": 
 def why_no_check(folder: Path) -> str | None:
     """Return why a folder was not written by this command; None if it was."""
     names = {path.name for path in folder.iterdir()}
-    if others := sorted(names - {MAP, FACTS, PAGE}):
+    if others := sorted(names - {MAP, BACK, FACTS, PAGE}):
         return f"contains other files than a check ({', '.join(others[:3])})"
     return None if {MAP, FACTS} <= names else f"contains no {FACTS}"
 
 
-def _write(out: str, certificate: Certificate, mapping: Map, *, force: bool) -> list[str]:
-    """Write the map and the certificate, as JSON and, if matplotlib is there to draw it, as a page."""
+def _agreement(verdict: Verdict) -> str:
+    """Return how many of the resamples recommend what."""
+    from congruence.upgrade.certify import ACTIONS
+
+    if verdict.settled:
+        return f"{verdict.confidence[verdict.action]:.0%} of the resamples agree"
+    shares = (f"{ACTIONS[action]} {verdict.confidence[action]:.0%}" for action in verdict.between)
+    return f"of the resamples: {', '.join(shares)}" if verdict.between else "the rule was not applied"
+
+
+def _pictures(bundle: str, certificate: Certificate) -> dict[str, str]:
+    """Return the thumbnails of a bundle that the certificate's result lists show, as data URIs by id."""
+    from congruence.datasets import open_bundle
+    from congruence.report.summary import data_uri
+
+    known = open_bundle(bundle).thumbnails
+    shown = {name for one in certificate.examples for found in one["lists"].values() for name in found}
+    return {name: uri for name in shown if (uri := data_uri(known.get(name)))}
+
+
+def _write(out: str, certificate: Certificate, mapping: Map, pictures: Mapping[str, str], *, force: bool) -> list[str]:
+    """Write the maps and the certificate, as JSON and, if matplotlib is there to draw it, as a page."""
     from importlib.util import find_spec
 
     from congruence.report import render_certificate
 
     with atomic_path(out, force=force, directory=True, foreign=why_no_check) as folder:
         mapping.save(folder / MAP)
+        back = []
+        if "queries" in (certificate.verdict.action, *certificate.verdict.between):
+            certificate.fit_queries().save(folder / BACK)
+            back = [BACK]
         (folder / FACTS).write_text(json.dumps(certificate.to_dict(), indent=1) + "\n", encoding="utf-8")
         if find_spec("matplotlib") is None:
-            return [MAP, f"{FACTS} ({PAGE} needs pip install 'congruence[plot]')"]
-        (folder / PAGE).write_text(render_certificate(certificate), encoding="utf-8")
-    return [MAP, FACTS, PAGE]
+            return [MAP, *back, f"{FACTS} ({PAGE} needs pip install 'congruence[plot]')"]
+        (folder / PAGE).write_text(render_certificate(certificate, pictures), encoding="utf-8")
+    return [MAP, *back, FACTS, PAGE]
 
 
 def _next(certificate: Certificate, old: str, new: str | None, out: str, store: str | None) -> str | None:
@@ -226,10 +254,11 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
     words = {
         "map": ["migrate", store or "URL", "run", "--from", out],
         "progressive": ["migrate", store or "URL", "run", "--from", out],
-        "queries": ["fit", *files[::-1], "-o", f"{out}-back"],
-        "collect": ["lab", "anchors", stored, "-n", str(wanted), "-o", "chosen.txt"],
+        "queries": ["bridge", "search", f"{out}/{BACK}", "--queries", "QUERIES", "--index", store or old],
         "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
     }.get(verdict.action)
+    if verdict.more is not None:
+        words = ["lab", "anchors", stored, "-n", str(wanted), "-o", "chosen.txt"]
     if certificate.pairing["state"] == "shifted":
         words = ["fit", *files, "--set", "realign=step", "-o", "map"]
     elif certificate.pairing["state"] == "not paired":
@@ -367,16 +396,14 @@ def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict
 
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
-    from congruence.upgrade.certify import ACTIONS, STRATEGIES, name_strategy
+    from congruence.upgrade.certify import STRATEGIES, name_strategy
 
     verdict, task, controls, facts = certificate.verdict, certificate.task, certificate.controls, certificate.facts
-    shares = ", ".join(f"{ACTIONS[action]} {share:.0%}" for action, share in verdict.confidence.items())
-    undecided = "No action has 90% of the draws: encode more items to narrow it down."
+    measured = certificate.measured
     for line in (
-        f"Verdict: {verdict.headline}",
+        f"Verdict: {verdict.headline} ({_agreement(verdict)})",
         f"{verdict.reason[:1].upper()}{verdict.reason[1:]}",
-        f"Share of draws: {shares}",
-        *([] if verdict.settled else [undecided]),
+        f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).",
         f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}",
         f"Map: {certificate.choice['name']}; {certificate.how_to_fit}",
     ):

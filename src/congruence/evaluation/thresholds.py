@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from congruence._utils.arrays import normalize_rows
 from congruence._utils.plain import PlainData
@@ -187,11 +188,28 @@ def fit_thresholds(
             return [np.zeros(len(points))] * 5
         plain = [above[name].sum(axis=0) / total.sum() for name in ("old", "unchanged", "new")]
         drawn = (weights @ above["new"]) / np.maximum(weights @ total, 1)[:, None]
-        ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return [*plain, np.clip(ends[0], 0, 1), np.clip(ends[1], 0, 1)]
+        return [*plain, *_wilson(plain[-1], drawn.var(axis=0), total)]
 
     table = np.stack([points, values, *rates(counts, n_irrelevant), *rates(hits, n_relevant)])
     return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
+
+
+def _wilson(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Wilson's intervals of rates, at the numbers of independent pairs that their variances imply.
+
+    Where all pairs pass, or none, the sample shows no variance: there the pairs of a query count as they do at the
+    threshold where they depend on each other most, or as one if no threshold shows it.
+    """
+    z, n = float(ndtri((1 + LEVEL) / 2)), float(total.sum())
+    spread = rates * (1 - rates)
+    known = (variance > 0) & (spread > 0)
+    trials = np.divide(spread, variance, out=np.full(len(rates), float(np.count_nonzero(total))), where=known)
+    if known.any():
+        trials[~known] = trials[known].min()
+    trials = np.minimum(trials, n)
+    middle = (rates + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    return np.clip(np.minimum(middle - half, rates), 0, 1), np.clip(np.maximum(middle + half, rates), 0, 1)
 
 
 def _cosines(query: np.ndarray, rows: np.ndarray) -> np.ndarray:

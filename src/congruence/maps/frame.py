@@ -279,7 +279,8 @@ class CanonicalFrame:
         if shrinkage == "full":  # fill also the directions that narrower models do not have
             isometry = svd.U @ svd.Vt
             return Rotation(isometry, isometry, svd.rank)
-        k = min(len(svd.s), widest)
+        # Two narrow models can cover more directions together than either of them.
+        k = len(svd.s) if shrinkage == "covered" else min(len(svd.s), widest)
         svd = CrossSVD(svd.U[:, :k], svd.s[:k], svd.Vt[:k], min(svd.rank, k))
         gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), self.shrinkage_strength)[1]
         isometry = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]

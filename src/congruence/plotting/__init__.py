@@ -391,8 +391,10 @@ def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
 #: Label and color of each strategy, in their order.
 _LABELS = {
     "keep": ("keep old", "source"),
-    "stored": ("map store", "after"),
+    "leave": ("leave", "source"),
     "queries": ("map queries", "mid"),
+    "stored": ("map store", "after"),
+    "progressive": ("map,\nre-embed {:.0%}", "after"),
     "re-embed": ("re-embed", "target"),
 }
 
@@ -400,7 +402,9 @@ _CONTROLS = {"chance": ("a random list", _FINE), "random_rotation": ("random rot
 
 
 def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls."""
+    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls. What
+    is recommended has a halo, and its name is bold.
+    """
     with canvas(ax, title=annotate and f"{words(data['task'])} of each strategy") as ax:
         shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
         for name, (label, dashes) in _CONTROLS.items():
@@ -411,10 +415,15 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
             color = COLOR[_LABELS[strategy][1]]
             ax.errorbar([k], [value], [[value - low], [high - value]], fmt="o", markersize=8, color=color)
             _beside(ax, f"{value:.3f}".replace("-", "−"), (k, value), 7)
+            if strategy in data.get("recommended", ()):
+                ax.plot([k], [value], "o", markersize=18, color=color, alpha=0.3, markeredgewidth=0)
         lowest = min([0.0, *(low for _, low, _ in data["strategies"].values()), *data["controls"].values()])
         ax.set(xlim=(-0.45, len(shown) - 0.35), ylim=(lowest * 1.05, 1), ylabel=words(data["task"]))
         tidy(ax)
-        ax.set_xticks(range(len(shown)), [_LABELS[strategy][0] for strategy in shown], color=COLOR["ink"])
+        names = [_LABELS[strategy][0].format(data.get("share") or 0.0) for strategy in shown]
+        for strategy, text in zip(shown, ax.set_xticks(range(len(shown)), names, color=COLOR["ink"]), strict=True):
+            if strategy in data.get("recommended", ()):
+                text.label1.set_fontweight("bold")
         ax.tick_params(axis="x", length=0)
     return ax
 
@@ -425,12 +434,12 @@ def _beside(ax: Axes, text: str, point: tuple[float, float], gap: int) -> None:
 
 
 def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score by number of anchors, extrapolated by its power law to four times the present number."""
+    """Draw the score by number of anchors, extrapolated by its power law to twice the present number."""
     with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
         curve, now, law = data["curve"], data["n_anchors"], data["curve"]["law"]
         sizes: list[float] = list(curve["anchors"])
         mean, error = np.array(curve["mean"]), np.array(curve["error"])
-        more = np.geomspace(sizes[-1], 4 * now, 20)
+        more = np.geomspace(sizes[-1], 2 * now, 20)
         extrapolated = law["best"] - law["drop"] * more ** -law["exponent"]
         ax.axvline(now, color=COLOR["faint"], linestyle=_DASHED)
         ax.fill_between(sizes, mean - error, mean + error, color=COLOR["after"], alpha=0.18, linewidth=0)
@@ -440,9 +449,9 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
             ax.axhline(data["re-embed"], color=COLOR["target"], linewidth=1.6, label="re-embed")
         ax.set_xscale("log")
         bottom, top = min(0.0, float((mean - error).min())), max(1.0, extrapolated.max(), (mean + error).max())
-        ax.set(xlim=(sizes[0] / 1.08, 4.8 * now), ylim=(bottom, float(top)))
+        ax.set(xlim=(sizes[0] / 1.08, 2.3 * now), ylim=(bottom, float(top)))
         ax.set(xlabel="anchors (logarithmic)", ylabel=words(data["task"]))
-        tidy(ax, x_ticks=[*sizes[::2], now, 4 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 4 * now])
+        tidy(ax, x_ticks=[*sizes[::2], now, 2 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 2 * now])
     return ax
 
 

@@ -11,6 +11,7 @@ from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
 from congruence.report.rendering import fill, svg
 from congruence.upgrade.certify import ACTIONS, Certificate, name_strategy
+from congruence.upgrade.certify.verdict import UNDECIDED
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
@@ -18,24 +19,27 @@ from congruence.upgrade.migrate.native import read_stages
 _NEXT = {
     "map": (
         "passes",
-        "fit the map ({fit}), write the mapped store (congruence transform), and query it with the new model.",
+        "map the store with the map that was measured (congruence migrate, or congruence transform for files), and "
+        "query it with the new model.",
     ),
     "queries": (
         "passes",
-        "fit the map ({fit}), leave the store as it is, and map each query of the new model to the old model's space.",
+        "leave the store as it is, and map each query of the new model with the map back that was measured: congruence "
+        "bridge search with the folder back.",
     ),
+    "leave": ("passes", "leave the store as it is, and search it with the new model's queries."),
     "progressive": (
         "passes",
-        "fit the map ({fit}), and run congruence migrate with it, then reembed with --share {share}.",
+        "run congruence migrate with the map that was measured, then reembed with --share {share}.",
     ),
-    "collect": ("partial", "encode more items with both models, and check again."),
     "re-embed": ("fails", "encode the store again with the new model."),
     "keep": ("", "leave store and queries as they are."),
+    UNDECIDED: ("partial", "encode more items with both models, or decide by what the actions cost."),
 }
 
 
-def render_certificate(certificate: Certificate) -> str:
-    """Return a certificate as one page."""
+def render_certificate(certificate: Certificate, pictures: Mapping[str, str] | None = None) -> str:
+    """Return a certificate as one page; ``pictures``: data URIs of the stored items, by id."""
     verdict, task = certificate.verdict, certificate.task
     level, following = _NEXT[verdict.action]
     overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), task)
@@ -43,9 +47,10 @@ def render_certificate(certificate: Certificate) -> str:
         "certificate.html",
         c=certificate,
         level=level,
-        next=following.format(fit=certificate.how_to_fit, share=verdict.share),
+        next=following.format(share=verdict.share),
         actions=ACTIONS,
         named=name_strategy,
+        pictures=pictures or {},
         plots={
             "strategies": {
                 name: svg(certificate.plot, task=name, title=f"{name} of each strategy")

@@ -9,6 +9,7 @@ from bridge_data import two_models, unit
 from congruence import Bridge, Embeddings, OrthogonalMap, Space
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation import thresholds
+from congruence.evaluation.judgments import Judgments
 from congruence.evaluation.thresholds import match_quantiles
 from congruence.metrics import class_retrieval, recall_at_k
 from congruence.metrics.hubness import QBNorm
@@ -260,3 +261,17 @@ def test_the_same_model_needs_no_translation():
         # Only rounding lies between the two, and the folds' own choice of quantiles.
         assert found.fpr == pytest.approx(found.fpr_old, abs=2e-3)
         assert found.recall is found.recall_old is found.recall_interval is None  # rows without ids
+
+
+@pytest.mark.parametrize("hits", [0, 1])
+def test_rates_of_none_and_of_all_have_intervals_with_a_width(hits):
+    """A threshold that no relevant pair passes, or all of them do, is no certainty."""
+    rng = np.random.default_rng(0)
+    rows, near = (unit(rng.standard_normal((40, 16))) for _ in range(2))
+    queries = unit(rows + 0.01 * near) if hits else near
+    judgments = Judgments([np.array([k]) for k in range(40)], [np.ones(1) for k in range(40)])
+    fitted = thresholds.fit_thresholds((queries, rows), (queries, rows), judgments, folds=5, random_state=0)
+    translated = fitted.translate(fitted.highest)
+    assert translated.recall == hits
+    low, high = translated.recall_interval
+    assert 0.05 < high - low < 0.15  # Wilson's for 40 pairs is 0.088

@@ -32,7 +32,7 @@ def certified(p, n, **options):
     images, texts = sides(p, slice(0, n), ("image",)), [Embeddings(rows, ids=names) for rows in prompts(p)]
     both = [image | {"text": text} for image, text in zip(images, texts, strict=True)]
     labels = {str(i): names[k] for i, k in enumerate(p.labels[:n])}
-    return certify(*both, labels=labels, **{"method": "orthogonal", **options})
+    return certify(*both, labels=labels, **{"method": "orthogonal", "seen": True, **options})
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +70,16 @@ def test_the_forecast_is_what_a_progressive_migration_of_other_items_reaches(big
 def test_the_verdict_names_the_share_and_the_costs(certificate):
     verdict = certificate.verdict
     assert verdict.action == "progressive"
-    assert verdict.headline == f"map now, re-embed {verdict.share:.0%} progressively"
+    assert verdict.headline == f"map, then re-embed {verdict.share:.0%}"
     low, high = verdict.share_interval
     assert low <= verdict.share <= (high or 1)
     values = np.array(certificate.progressive["value"])
     assert verdict.share == reached(values, verdict.wanted)
     assert np.interp(verdict.share, SHARES, values) >= verdict.wanted > np.interp(verdict.share - 0.01, SHARES, values)
     costs = {way["strategy"]: way for way in certificate.costs}
-    assert list(costs) == ["keep", "map", "progressive", "re-embed"]
+    assert list(costs) == ["keep", "leave", "queries", "map", "progressive", "re-embed"]
     some = costs["progressive"]
-    assert [way["items"] for way in costs.values()] == [0, 0, round(verdict.share * 1e5), 100_000]
+    assert [way["items"] for way in costs.values()] == [0, 0, 0, 0, round(verdict.share * 1e5), 100_000]
     assert some["minutes"] == pytest.approx(some["items"] / 50 / 60)
     assert some["price"] == pytest.approx(some["items"] / 1000)
     assert some["score"].value == pytest.approx(np.interp(verdict.share, SHARES, values))
@@ -100,12 +100,13 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
     share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
     assert {name: value for name, value in share.items() if value} == pytest.approx(before.verdict.confidence)
     assert before.strategies == found.strategies
-    assert [way["strategy"] for way in before.costs] == ["keep", "map", "re-embed"]
+    assert [way["strategy"] for way in before.costs] == ["keep", "leave", "queries", "map", "re-embed"]
     if retention > 0.9:
-        assert (found.verdict.action, found.verdict.share) == ("re-embed", None)
+        assert "re-embed" in (found.verdict.action, *found.verdict.between)
         sentence, half = found.progressive["sentence"], found.progressive["value"][-1]
-        assert f"would be {half:.3f}; the required score was {found.verdict.wanted:.3f}" in sentence
-        assert sentence in render_certificate(found)
+        if found.verdict.settled:
+            assert f"would be {half:.3f}; the required score was {found.verdict.wanted:.3f}" in sentence
+            assert sentence in render_certificate(found)
 
 
 def test_shares_are_whole_percents_upwards():
@@ -121,7 +122,7 @@ def test_shares_are_whole_percents_upwards():
 @pytest.mark.parametrize("kind", ["pairs", "labels", "lists", "queries"])
 def test_each_form_of_data_has_its_forecast(kind):
     p = problem(150)
-    options = {"method": "orthogonal"}
+    options = {"method": "orthogonal", "seen": True}
     if kind == "labels":
         options["labels"] = {str(i): str(k) for i, k in enumerate(p.labels)}
     if kind == "queries":
@@ -169,5 +170,5 @@ def test_a_large_store_has_more_rows_to_refit_on():
 @pytest.mark.long
 def test_without_the_stores_size_no_costs_are_made_up():
     costs = certified(problem(120, spread=0.3), 120).costs
-    assert [way["items"] for way in costs] == [0, 0, None, None]
+    assert [way["items"] for way in costs] == [0, 0, 0, 0, None, None]
     assert {(way["minutes"], way["price"]) for way in costs} == {(None, None)}

@@ -12,7 +12,7 @@ import congruence
 from congruence.cli.check import _next as next_command
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import certify
+from congruence.upgrade.certify import ACTIONS, certify
 
 #: Which map is chosen is the subject of test_which_map.py.
 QUICK = ["--method", "orthogonal"]
@@ -47,7 +47,7 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path, run):
     out = run(*files(folder), "--ids", "ids", "-o", tmp_path / "c", "--verbose", *QUICK).out
     assert out.startswith("Verdict: ")
     for words in (
-        "Share of draws",
+        "of the resamples",
         "map the queries",
         "recall@10",
         "More anchors",
@@ -67,8 +67,8 @@ def test_each_way_stands_with_its_costs(folder, run):
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the stored vectors .* 0 +0\.0 +0\.00", table)
     result = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").out)
-    assert [way["strategy"] for way in result["costs"]] == ["keep", "map", "progressive", "re-embed"]
-    assert result["costs"][2]["items"] == round(20000 * result["costs"][2]["share"])
+    assert [way["strategy"] for way in result["costs"]] == [*ACTIONS]
+    assert result["costs"][4]["items"] == round(20000 * result["costs"][4]["share"])
     assert len(result["progressive"]["value"]) == len(result["progressive"]["share"])
     run(*files(folder), "--ids", "ids", "--set", "rows=0", *QUICK).refused("rows")
 
@@ -121,11 +121,11 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
 
 
 def test_thresholds_and_exit_code(folder, run):
-    easy = ["--set", "retention=0.01", "--set", "must_move=true", "--exit-code"]
+    easy = ["--set", "retention=0.01", "--set", "must_move=true", "--set", "tie=.9", "--exit-code"]
     assert run(*files(folder), "--ids", "ids", *easy, *QUICK).code == 0
     hard = ["--set", "worth=0.9", "--exit-code"]
     result = run(*files(folder), "--ids", "ids", *hard, *QUICK)
-    assert result.code == 1
+    assert result.code == 14
     assert "keep the old model" in result.out
 
 
@@ -199,10 +199,10 @@ def test_the_next_command_of_each_verdict_can_be_typed(folder, tmp_path, run):
     np.save(tmp_path / names[0], old)
     np.save(tmp_path / names[1], (old @ np.linalg.qr(rng.normal(size=(24, 24)))[0])[rng.permutation(200)])
     found = json.loads(run(*names, "-o", "c", "--json", *QUICK).out)
-    assert found["verdict"]["headline"] == "collect 200 anchors again"
+    assert found["verdict"]["headline"] == "undecided: the anchors look mispaired"
     assert found["next"] == "congruence check old.npy new.npy --ids OLD-IDS,NEW-IDS -o c --force"
     certificate = SimpleNamespace(
-        verdict=SimpleNamespace(action="collect", more=40), n_anchors=160, pairing={"state": "paired"}
+        verdict=SimpleNamespace(action="undecided", more=40), n_anchors=160, pairing={"state": "paired"}
     )
     (tmp_path / "s.lance").touch()
     for store, named in ((None, "STORE"), ("postgresql://h/d", "STORE"), ("s.lance", "s.lance")):

@@ -36,13 +36,13 @@ def test_most_counts_that_repeats_share_their_anchors():
         assert LearningCurve.through(SIZES, scores, n).most(n) == pytest.approx(rise.mean() + error)
 
 
-def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
-    curve = LearningCurve.through(SIZES, law(SIZES)[None], 320)
-    more = curve.enough(0.79, 10_000)
-    assert curve.at(320 + more) >= 0.79 > curve.at(320 + 0.85 * more)
-    assert len(str(more).rstrip("0")) <= 2
-    assert curve.enough(0.79, 10) is None
-    assert curve.enough(0.81, 10**9) is None
+def test_a_curve_rises_if_its_last_doubling_is_beyond_the_error():
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((200, 8, 6))
+    rising = [LearningCurve.through(SIZES, law(SIZES) + 0.002 * one, 400).rises for one in noise]
+    flat = [LearningCurve.through(SIZES, 0.5 + 0.02 * one, 400).rises for one in noise]
+    assert np.mean(rising) > 0.95
+    assert np.mean(flat) < 0.1
 
 
 def test_lifting_and_redrawing():
@@ -75,4 +75,4 @@ def test_noise_and_a_steep_start_promise_no_more_than_comes():
 def test_noise_that_falls_is_a_flat_curve():
     curve = LearningCurve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
     assert curve.gain(1000) == 0
-    assert curve.enough(0.6, 10**6) is None
+    assert not curve.rises

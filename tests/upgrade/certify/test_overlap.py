@@ -71,7 +71,7 @@ def test_a_store_of_near_duplicates_does_not_mislead():
     certificate = certify(*images(source, target @ random_rotation(48, 48, random_state=0)), **QUICK)
     assert certificate.strategies["own@1"]["stored"].value < 0.8
     assert certificate.strategies["graded_overlap@10"]["stored"].value > 0.96
-    assert certificate.verdict.action in ("map", "keep"), certificate.verdict
+    assert certificate.verdict.action in ("map", "keep") or certificate.verdict.between == ["keep", "map"]
     assert certificate.verdict.confidence.get("re-embed", 0) < 0.1
     assert any("near-duplicates" in note for note in certificate.notes)
 
@@ -108,7 +108,7 @@ def test_texts_of_other_items_search_both_stores():
     certificate = certify(source, target, text_queries=tuple(texts), **QUICK)
     assert certificate.task == "graded_text_overlap@10"
     found = certificate.strategies["text_overlap@10"]
-    assert set(found) == {"keep", "stored", "queries"}
+    assert set(found) == {"keep", "leave", "stored", "queries"}
     assert found["stored"].n == 80
     assert found["stored"].value > 5 * certificate.controls["text_overlap@10"]["chance"]
     # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
@@ -117,7 +117,7 @@ def test_texts_of_other_items_search_both_stores():
     assert by_id.strategies == certificate.strategies
     assert by_id.facts == certificate.facts  # which name the models of the store
     alone = certify(source, target, text_queries=(None, texts[1]), **QUICK)
-    assert set(alone.strategies["text_overlap@10"]) == {"stored"}
+    assert set(alone.strategies["text_overlap@10"]) == {"leave", "stored"}
     with pytest.raises(ModalityError, match="captions"):
         ids = {"text": Embeddings(p.source_texts[:240], ids=source["image"].ids)}
         certify(source | ids, target | ids, text_queries=tuple(texts), **QUICK)

@@ -35,7 +35,7 @@ def test_pulls_are_what_removal_does(k, classes, find_own):
         np.fill_diagonal(near, -np.inf)
     n = len(near)
     codes = np.arange(n) if classes is None else np.random.default_rng(1).integers(classes, size=n)
-    got = recall(near, codes, k, find_own=find_own)
+    got = recall(near, codes[:, None] == codes, k, find_own=find_own)
     whole = hits_without(near, codes, k)
     np.testing.assert_array_equal(got.score, whole)
     for gone in range(n):

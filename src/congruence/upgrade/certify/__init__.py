@@ -6,11 +6,12 @@ from congruence.upgrade.certify.certificate import Certificate, certify
 from congruence.upgrade.certify.design import split_anchors
 from congruence.upgrade.certify.estimates import STRATEGIES
 from congruence.upgrade.certify.scoring import STEPS
-from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict, name_strategy
+from congruence.upgrade.certify.verdict import ACTIONS, EXIT_CODES, Criteria, Verdict, name_strategy
 from congruence.upgrade.progressive.meter import Estimate
 
 __all__ = [
     "ACTIONS",
+    "EXIT_CODES",
     "STEPS",
     "STRATEGIES",
     "Certificate",

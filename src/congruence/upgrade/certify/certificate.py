@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from congruence._utils.display import as_html, as_text
+from congruence._utils.ids import id_texts
 from congruence._utils.plain import PlainData
-from congruence._utils.typing import RowsLike
-from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence._utils.typing import Labels, RowsLike
+from congruence._utils.validation import check_choice, check_positive, check_same_rows, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
-from congruence.embeddings import Embeddings, by_modality
+from congruence.embeddings import Embeddings, Pairs, by_modality
 from congruence.errors import ProjectionWarning
 from congruence.evaluation.scores import bank_notes
 from congruence.maps import Map, OrthogonalMap
@@ -28,9 +29,9 @@ from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.estimates import gains
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
-from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
+from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout, show_searches
 from congruence.upgrade.certify.theorems import theory_entries
-from congruence.upgrade.certify.verdict import Criteria, Verdict, forecast, judge, strategy_costs
+from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice, count_distinct
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.sides import check_sides, recorded
@@ -51,6 +52,7 @@ class Certificate(PlainData):
     n_anchors: int  # fitted on
     n_queries: int  # scored
     fitted: list[str]  # modalities the map was fitted on
+    measured: dict[str, str]  # "rows" and "queries" in words, "queries_are" "seen" or "unseen", "digest" of the ids
     strategies: dict[str, dict[str, Estimate]]  # scores by task and strategy (STRATEGIES)
     retention: dict[str, Estimate]  # score of mapping over re-embedding and the old model, by "<strategy>/<strategy>"
     cosines: dict[str, Estimate]  # of mapped and native rows, by modality
@@ -70,9 +72,12 @@ class Certificate(PlainData):
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
-    make_map: InitVar[Callable[[], Map]] = field(kw_only=True)
+    #: Searches: "query" (id), "changed" (whether mapping changes it most), "lists" (ids of the first results by
+    #: strategy), "wanted" (those of them that are right, or of the re-embedded store) and whether they were "judged"
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    make_map: InitVar[Callable[..., Map]] = field(kw_only=True)
 
-    def __post_init__(self, make_map: Callable[[], Map]) -> None:
+    def __post_init__(self, make_map: Callable[..., Map]) -> None:
         object.__setattr__(self, "_make_map", make_map)  # not a field, since it is no plain data
 
     def fit(self) -> Map:
@@ -80,8 +85,13 @@ class Certificate(PlainData):
         made: Map = vars(self)["_make_map"]()
         return made
 
+    def fit_queries(self) -> Map:
+        """Return the map of the new model's queries into the old model's space that was measured."""
+        made: Map = vars(self)["_make_map"](back=True)
+        return made
+
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
+        """Draw the score of each strategy with its interval, and the recommended one; dotted lines are the controls.
 
         ``task`` is a key of ``strategies``, by default the deciding one; ``annotate`` adds a title and labels.
         """
@@ -92,12 +102,18 @@ class Certificate(PlainData):
             name: (score.value, *(score.interval or (score.value, score.value)))
             for name, score in self.strategies[task].items()
         }
-        return draw_strategies(
-            {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}, ax, annotate=annotate
-        )
+        part = next((cost for cost in self.costs if cost["strategy"] == "progressive"), None)
+        if part is not None and task == self.task:
+            score = part["score"]
+            strategies["progressive"] = (score.value, *(score.interval or (score.value, score.value)))
+        actions = [self.verdict.action] if self.verdict.settled else self.verdict.between
+        data: dict[str, Any] = {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}
+        recommended = ["stored" if action == "map" else action for action in actions]
+        data |= {"recommended": recommended, "share": None if part is None else part["share"]}
+        return draw_strategies(data, ax, annotate=annotate)
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the score by number of anchors, extrapolated to four times the anchors."""
+        """Draw the score by number of anchors, extrapolated to twice the anchors."""
         from congruence.plotting import draw_learning_curve
 
         best = self.strategies[self.task].get("re-embed")
@@ -117,13 +133,12 @@ class Certificate(PlainData):
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         """Return the verdict, its confidence, and the score of each strategy with its interval."""
-        sure = self.verdict.confidence.get(self.verdict.action, 0.0)
-        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
+        shares = ", ".join(f"{ACTIONS[action]} {share:.0%}" for action, share in self.verdict.confidence.items())
+        facts = {"because": self.verdict.reason, "share of resamples": shares}
         for strategy, score in self.strategies[self.task].items():
             facts[strategy] = f"{self.task} {score}"
-        facts["measured on"] = (
-            f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
-        )
+        facts["measured on"] = f"{self.measured['rows']}; {self.measured['queries_are']} {self.measured['queries']}"
+        facts["fitted on"] = f"{self.n_anchors:,} anchors ({', '.join(self.fitted)})"
         return f"Certificate: {self.verdict.headline}", facts
 
 
@@ -136,7 +151,9 @@ def certify(
     fitted: str | None = None,
     queries: tuple[RowsLike | Mapping[str, RowsLike], RowsLike | Mapping[str, RowsLike]] | None = None,
     text_queries: tuple[RowsLike | None, RowsLike] | None = None,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | Labels | None = None,
+    qrels: Mapping[str, Mapping[str, float]] | None = None,
+    seen: bool = False,
     thresholds: Criteria | None = None,
     n_neighbors: int = 10,
     theory: str = "brief",
@@ -159,8 +176,9 @@ def certify(
     old, new : Embeddings or array_like, or mapping of str to those
         Anchors of one modality in both models, paired by id, or by position if they have no ids. Or a mapping by
         modality: one modality, or two modalities of the same items (matched by id), or, with ``labels``, items and the
-        texts of their classes. The new model may lack the stored modality; re-embedding is then not evaluated. Texts
-        that share no id with the images are used as ``text_queries``.
+        texts of their classes. The new model may lack the stored modality; re-embedding is then not evaluated. The old
+        model may lack the texts; then neither it nor mapped queries are. Texts that share no id with the images are
+        used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
         other modality as its ``means``; the choice is repeated without each part of the anchors that is scored.
@@ -170,13 +188,19 @@ def certify(
         Modality to fit on, or ``"both"``. By default all modalities that both models have, each centered at its own
         means; with labels, or with ``method="linear"``, the stored modality.
     queries : (old, new), optional
-        Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
-        not fitted on them.
+        Held-out items in both models, in the same form as the anchors; arrays get ids of their own. By default anchors
+        are scored by maps that were not fitted on them.
     text_queries : (old, new), optional
         Texts of any items, in the old model (or None) and in the new one, that search the mapped and the
         re-embedded store. Only for one stored modality without labels.
-    labels : mapping of str to str, optional
-        Class of each stored item by id.
+    labels : mapping of str to str, or array_like of length n, optional
+        Class of each stored item, by id or in the order of the old rows.
+    qrels : mapping of str to mapping of str to number, optional
+        Grades of stored items by the id of a text query and theirs, above 0 if relevant: then queries are scored by
+        whether they find a relevant item.
+    seen : bool, default=False
+        Declare that the queries are a fixed list, as of classes, which the map and the plan of a migration may know. By
+        default each is scored by maps and plans that have not seen it.
     n_neighbors : int, default=10
         Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
@@ -204,7 +228,11 @@ def certify(
             check_positive(given, name, integer=name == "rows")
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(old, new, modality, names=("old", "new"))
-    queries = None if queries is None else by_modality(*queries, modality)
+    queries = None if queries is None else _named_apart(by_modality(*queries, modality))
+    stored = next((rows for name, rows in sorted(source.items()) if name == "image" or "image" not in source), None)
+    if labels is not None and not isinstance(labels, Mapping) and stored is not None:
+        check_same_rows(len(stored), len(labels), "old", "labels")
+        labels = dict(zip(id_texts(stored.ids).tolist(), map(str, np.asarray(labels).tolist()), strict=True))
     held = () if queries is None else (("queries", *queries),)
     check_sides(
         *(
@@ -215,7 +243,18 @@ def certify(
         recorded("text_queries", *(text_queries or (None, None))),
     )
     design = Design.of(
-        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
+        source,
+        target,
+        queries,
+        text_queries,
+        cast("Mapping[str, str] | None", labels),
+        qrels,
+        fitted,
+        method,
+        n_neighbors,
+        correction,
+        random_state,
+        seen=seen,
     )
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
@@ -225,14 +264,14 @@ def certify(
         # Reported once, in the notes, instead of once per fold.
         warnings.simplefilter("ignore", ProjectionWarning)
         choice = recipe.choose(anchors, everything)
-        mapping = recipe.fit(anchors, everything, choice)
+        mapping = recipe.fit(anchors, everything, choice, design.others)
         rotation = mapping.forward
         if not (isinstance(rotation, OrthogonalMap) and rotation.center):  # the theorems are about one about the means
             rotation = cast("OrthogonalMap", MapRecipe(design.fitted, "orthogonal").fit(anchors, everything).forward)
         if design.heldout:
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
-            measured = cross_fit(items, recipe, choice, callback)
+            measured = cross_fit(items, recipe, choice, callback, others=design.others)
         mixed = measure_mixed(items, measured, items.task, rows)
         controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
@@ -248,13 +287,14 @@ def certify(
     retention, drawn = measured.retention(task, list(strategies[task]), DRAWS, rng)
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
-    verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
+    verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed)
     return Certificate(
         verdict=verdict,
         task=task,
         n_anchors=design.n_anchors,
         n_queries=strategies[task]["stored"].n,
         fitted=design.fitted,
+        measured=design.measured(),
         strategies=strategies,
         retention=retention,
         cosines=cosines,
@@ -291,8 +331,30 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
-        make_map=partial(recipe.finish, mapping.forward, anchors, choice, (source[first].space, target[first].space)),
+        examples=show_searches(items, measured),
+        make_map=partial(
+            recipe.finish, mapping, anchors, choice, (source[first].space, target[first].space), design.others
+        ),
     )
+
+
+def _named_apart(
+    sides: tuple[dict[str, Embeddings], dict[str, Embeddings]],
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+    """Return held-out rows, of which those without ids get ids that are no row numbers, as those of anchors may be."""
+    for name in sides[0]:
+        if name in sides[1]:
+            Pairs.join(sides[0][name], sides[1][name])  # refuses what cannot be paired by position
+    old, new = (
+        {
+            name: rows
+            if rows.has_ids
+            else replace(rows, ids=np.array([f"query {k}" for k in range(len(rows))], object))
+            for name, rows in side.items()
+        }
+        for side in sides
+    )
+    return old, new
 
 
 def _name_model(side: Mapping[str, Embeddings], modalities: Iterable[str]) -> str:

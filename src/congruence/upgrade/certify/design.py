@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
+from typing import cast
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -13,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from congruence._utils.ids import as_ids, id_rows, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
-from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
+from congruence.embeddings import UNNAMED, Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
 from congruence.errors import (
     IdError,
     InputError,
@@ -26,7 +28,9 @@ from congruence.splits import Split
 
 _FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
 
-FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean anything
+FEWEST = 10  # fewest anchors that a certificate is made of
+
+QUERY_FOLDS = 4  # parts of texts that search: each is scored by maps whose means have not seen it
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class PairedTables:
     store_modality: str
     query_modality: str  # the same as the store's if there is only one
     classes: np.ndarray | None  # (n,): row of the other modality, or any code
-    dropped: int  # rows without a partner
+    dropped: tuple[int, int]  # rows without a partner, of all rows
 
     @property
     def n(self) -> int:
@@ -75,14 +79,16 @@ def make_tables(
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
     stored = "image" if "image" in source else next(iter(source))
-    query = next((name for name in source if name != stored), stored)
+    query = next((name for name in (*source, *target) if name != stored), stored)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
     right: dict[str, np.ndarray] = {}
-    for modality, rows in source.items():
-        ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
-        if modality in target:
-            pairs = Pairs.join(rows, target[modality])
+    for modality in dict.fromkeys((*source, *target)):
+        for side, out in ((source, left), (target, right)):
+            if modality in side:
+                ids[modality], out[modality] = id_texts(side[modality].ids), _widened(side[modality].vectors)
+        if modality in source and modality in target:
+            pairs = Pairs.join(source[modality], target[modality])
             ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
     classes = None
     if labels is not None:
@@ -98,13 +104,15 @@ def make_tables(
         for table in (ids, left, right):
             table |= {modality: table[modality][rows] for modality, rows in rows_of.items() if modality in table}
     by_class = classes is not None and stored != query
-    fewest = min(len(rows) for name, rows in right.items() if not by_class or name != query or stored not in right)
+    both = [name for name in right if name in left and (not by_class or name != query or stored not in right)]
+    fewest = min(len(right[name]) for name in both)
     if what == "anchors" and fewest < FEWEST:
         raise TooFewAnchorsError(
-            f"Both models have {fewest} anchors; a certificate needs {FEWEST}.", "Encode more items with both models."
+            f"Too few: both models have {fewest} anchors, and a certificate needs {FEWEST}.",
+            "Encode more items with both models.",
         )
-    dropped = sum(map(len, source.values())) - sum(map(len, left.values()))
-    return PairedTables(ids, left, right, stored, query, classes, dropped)
+    given, kept = (sum(map(len, (*old.values(), *new.values()))) for old, new in ((source, target), (left, right)))
+    return PairedTables(ids, left, right, stored, query, classes, (given - kept, given))
 
 
 def _widened(rows: np.ndarray) -> np.ndarray:
@@ -120,11 +128,15 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
             f"{', '.join(target) or 'none'} in the new one.",
             "Pass the same items encoded by both models.",
         )
-    if len(source) > 2 or set(target) - set(source):
+    if len({*source, *target}) > 2:
         raise ModalityError(
-            f"Got {what} of {', '.join(source)} in the old model and {', '.join(target)} in the new one; expected "
-            "one or two.",
+            f"Got {what} of {', '.join(dict.fromkeys((*source, *target)))}; expected those that are stored and those "
+            "that search.",
             "Remove the other modalities.",
+        )
+    if "image" in target and "image" not in source:
+        raise ModalityError(
+            f"Got {what} of image in the new model alone, and those are what is stored.", "Pass the old model's too."
         )
     for side in (source, target):
         for modality, items in side.items():
@@ -185,8 +197,8 @@ class Search:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """Strategies that the available vectors allow, without re-embedding."""
-        return ("stored",) if self.source is None else ("keep", "stored", "queries")
+        """Strategies that the available queries allow, without re-embedding."""
+        return ("leave", "stored") if self.source is None else ("keep", "leave", "stored", "queries")
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,13 +212,19 @@ class EvaluationSet:
     n_neighbors: int = 10  # length of the lists that are compared
     hubness: Hubness | None = None  # correction in the search of all strategies
     random_state: int = 0  # of the rows that are compared, and of the folds
+    relevant: np.ndarray | None = None  # (m, n): which stored rows each of the texts should find, if that was judged
+    #: (m,), of descriptions of classes or texts of other items: the fold whose means have not seen each, −1 if none of
+    #: the means have; None if they count as seen.
+    query_fold: np.ndarray | None = None
+    names: np.ndarray | None = None  # (m,), of texts of other items
+    seen: bool = False  # whether the map and the plan may know the queries, as they know a fixed list of classes
 
     @cached_property
     def tasks(self) -> dict[str, int]:
         """The hits that can be measured, the decisive one first, with the number of results that each considers."""
         if self.tables.by_class:
-            return {"zero_shot": 1, "zero_shot@5": 5}
-        if self.tables.store_modality != self.tables.query_modality:
+            return {"zero_shot": 1, "zero_shot@5": 5, "recall@1": 1, "recall@10": 10}
+        if self.tables.store_modality != self.tables.query_modality or self.relevant is not None:
             return {"recall@1": 1, "recall@10": 10}
         return {"own@1": 1} if self.tables.classes is None else {"same_class@1": 1}
 
@@ -220,6 +238,12 @@ class EvaluationSet:
         """Whether the store can be re-embedded, so that result lists can be compared with its lists."""
         return self.tables.store_modality in self.tables.target
 
+    @property
+    def same_width(self) -> bool:
+        """Whether the new model's queries can search the old model's vectors as they are."""
+        stored, query = self.tables.source[self.tables.store_modality], self.tables.target[self.tables.query_modality]
+        return stored.shape[1] == query.shape[1]
+
     @cached_property
     def searches(self) -> list[Search]:
         """Everything that searches the store; an item searches only a store that can be re-embedded."""
@@ -230,9 +254,9 @@ class EvaluationSet:
             found = [Search("overlap", stored, source[stored], target[stored], "items", self.compared)]
         if query != stored:
             role, rows = ("classes", self.assigned) if self.tables.by_class else ("captions", self.compared)
-            found.append(Search("text_overlap", query, source[query], target[query], role, rows))
+            found.append(Search("text_overlap", query, source.get(query), target[query], role, rows))
         elif self.texts is not None:
-            ours, theirs = (None if side is None else side[:_MOST_TEXTS] for side in self.texts)
+            ours, theirs = self.texts
             assert theirs is not None
             found.append(Search("text_overlap", "text", ours, theirs, "apart", self.compared))
         return found
@@ -278,7 +302,8 @@ class EvaluationSet:
     def take(self, rows: np.ndarray) -> EvaluationSet:
         """Return some of the stored items."""
         groups = None if self.groups is None else self.groups[rows]
-        return replace(self, tables=self.tables.take(rows), groups=groups)
+        relevant = None if self.relevant is None else self.relevant[:, rows]
+        return replace(self, tables=self.tables.take(rows), groups=groups, relevant=relevant)
 
 
 #: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
@@ -409,7 +434,7 @@ def split_texts(
     source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
 ) -> tuple[Mapping[str, Embeddings], Mapping[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
     """Separate texts that describe none of the images from the anchors; they can still be used as queries."""
-    if not {"image", "text"} <= set(target) or "image" not in source or not _are_apart(source):
+    if not {"image", "text"} <= set(target) or "image" not in source or not _are_apart({**target, **source}):
         return source, target, None
     return {"image": source["image"]}, {"image": target["image"]}, (source.get("text"), target["text"])
 
@@ -431,6 +456,7 @@ class Design:
     anchors: PairedTables
     items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
+    others: Others | None = None  # texts whose means the map knows beside those of the anchors
 
     @classmethod
     def of(
@@ -440,11 +466,14 @@ class Design:
         queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None,
         text_queries: tuple[RowsLike | None, RowsLike] | None,
         labels: Mapping[str, str] | None,
+        qrels: Mapping[str, Mapping[str, float]] | None,
         fitted: str | None,
         method: str,
         n_neighbors: int,
         hubness: Hubness | None,
         random_state: int,
+        *,
+        seen: bool = False,
     ) -> Design:
         """Pair the rows, and determine what can be measured."""
         if labels is None and text_queries is None:
@@ -459,11 +488,42 @@ class Design:
             raise InputError(
                 f"The new model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
             )
+        if qrels is not None and text_queries is None:
+            raise InputError("Got relevance judgments without queries.", "Pass `text_queries=…` with the judged ids.")
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
-        texts = None if text_queries is None else _join_texts(text_queries, anchors)
-        items = EvaluationSet(scored, texts, groups, n_neighbors, hubness, random_state)
-        return cls(anchors, items, _choose_fitted(anchors, fitted, together=method != "linear"))
+        texts, relevant, names = (None,) * 3
+        if text_queries is not None:
+            *texts, names = _join_texts(text_queries, anchors)
+            if qrels is not None:
+                relevant = _relevant(text_keys(qrels), names, scored.ids[scored.store_modality])
+                kept = relevant.any(axis=1)
+                relevant, names = relevant[kept], names[kept]
+                texts = [None if side is None else side[kept] for side in texts]
+            relevant = None if relevant is None else relevant[:_MOST_TEXTS]
+            texts, names = [None if side is None else side[:_MOST_TEXTS] for side in texts], names[:_MOST_TEXTS]
+        own = _choose_fitted(anchors, fitted, together=method != "linear")
+        others = _others(anchors, own, texts, names, random_state)
+        fold = None
+        if others is not None and not seen:
+            fold = others.fold
+            if scored is not anchors and texts is None:
+                place = id_rows(others.ids, scored.ids[scored.query_modality])
+                fold = np.where(place < 0, -1, others.fold[place])
+        pair = None if texts is None else (texts[0], cast("np.ndarray", texts[1]))
+        items = EvaluationSet(
+            scored,
+            pair,
+            groups,
+            n_neighbors,
+            hubness,
+            random_state,
+            relevant=relevant,
+            query_fold=fold,
+            names=names,
+            seen=seen,
+        )
+        return cls(anchors, items, own, others)
 
     @property
     def heldout(self) -> bool:
@@ -475,12 +535,31 @@ class Design:
         """Number of rows of a fitted modality."""
         return len(self.anchors.ids[self.fitted[0]])
 
+    def measured(self) -> dict[str, str]:
+        """Return in words on which rows and queries everything is measured, and a digest of the ids of these rows."""
+        items, search = self.items, self.items.searches[-1]
+        named = "" if items.tables.store_modality == UNNAMED else f"{items.tables.store_modality} "
+        rows = f"{len(search.rows):,} {named}rows"
+        rows += ", held out" if self.heldout else ", the anchors, each by maps that were not fitted on it"
+        names = {"items": "the rows themselves", "captions": f"{search.modality} rows of the same items"}
+        names["classes"] = f"{len(search.queries):,} {search.modality} rows, one a class"
+        queries = names.get(search.role, f"{len(search.queries):,} {search.modality} rows of other items")
+        ids = "\n".join(sorted(items.tables.ids[items.tables.store_modality][search.rows].tolist()))
+        known = items.seen and search.role in ("classes", "apart")
+        return {
+            "rows": rows,
+            "queries": queries,
+            "queries_are": "seen" if known else "unseen",
+            "digest": sha256(ids.encode()).hexdigest(),
+        }
+
     def notes(self) -> list[str]:
         """Return notes a reader needs to interpret the numbers."""
         scored, groups = self.items.tables, self.items.groups
         notes = []
-        if self.anchors.dropped:
-            notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
+        lost, given = self.anchors.dropped
+        if lost:
+            notes.append(f"{lost:,} of {given:,} rows had no partner with the same id and were left out.")
         classes = f"{len(scored.ids[scored.query_modality])} classes"
         gallery = classes if scored.by_class else f"{len(self.items.compared)} items"
         notes.append(f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower.")
@@ -501,6 +580,13 @@ class Design:
             notes.append(
                 f"The new model has no {scored.store_modality} rows, so the score after re-embedding is unknown."
             )
+        if "keep" not in self.items.searches[-1].strategies:
+            notes.append(
+                "The queries of the old model are not given, so it is unknown how well it finds items, and whether the "
+                "queries could be mapped."
+            )
+        if self.items.seen:
+            notes.append("The scores are those of seen queries: the map and the plan know them. New ones score lower.")
         if self.items.finds_itself:
             notes.append(
                 "There are neither captions nor labels, so it is unknown whether the new model is better. The "
@@ -508,6 +594,59 @@ class Design:
                 f"return{' for text queries' if self.items.texts is not None else ''}, judged by the new model."
             )
         return notes
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """Texts that search, and whose means a map that is fitted on other rows knows: descriptions of classes, or texts of
+    other items.
+    """
+
+    modality: str
+    ids: np.ndarray  # (m,)
+    source: np.ndarray  # (m, d_source)
+    target: np.ndarray  # (m, d_target)
+    fold: np.ndarray  # (m,)
+
+    def means(self, left_out: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of both models outside of one fold."""
+        kept = self.fold != (-1 if left_out is None else left_out)
+        return self.source[kept], self.target[kept]
+
+
+def _others(
+    tables: PairedTables,
+    fitted: Sequence[str],
+    texts: Sequence[np.ndarray | None] | None,
+    ids: np.ndarray | None,
+    random_state: int,
+) -> Others | None:
+    """Return the texts whose means the map knows, if both models have them."""
+    modality, rows = "text", texts
+    if texts is None and tables.by_class and tables.query_modality not in fitted:
+        modality, ids = tables.query_modality, tables.ids[tables.query_modality]
+        rows = [side.get(modality) for side in (tables.source, tables.target)]
+    if modality in fitted or rows is None or rows[0] is None or rows[1] is None or ids is None or len(ids) < 2:
+        return None
+    folds = min(QUERY_FOLDS, len(ids))
+    return Others(
+        modality, ids, rows[0], rows[1], np.random.default_rng([random_state, 3]).permutation(len(ids)) % folds
+    )
+
+
+def _relevant(qrels: Mapping[str, Mapping[str, float]], queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return which rows are relevant to each query, (m, n)."""
+    found = np.zeros((len(queries), len(rows)), bool)
+    for k, name in enumerate(queries):
+        wanted = [str(row) for row, grade in qrels.get(name, {}).items() if grade > 0]
+        place = id_rows(rows, id_texts(wanted))
+        found[k, place[place >= 0]] = True
+    if not found.any():
+        raise IdError(
+            f"No judged query has a relevant item among the {len(rows)} that are scored.",
+            "Pass judgments by the ids of the queries and of the items.",
+        )
+    return found
 
 
 def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
@@ -531,8 +670,10 @@ def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
         )
 
 
-def _join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -> tuple[np.ndarray | None, np.ndarray]:
-    """Pair text queries by row, and check that they come from the anchors' two models."""
+def _join_texts(
+    texts: tuple[RowsLike | None, RowsLike], tables: PairedTables
+) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """Pair text queries by row, check that they come from the anchors' two models, and return them with their ids."""
     if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
@@ -552,12 +693,13 @@ def _join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -
             raise InputError(
                 f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."
             )
-    return None if first is None else first.vectors, second.vectors
+    return None if first is None else first.vectors, second.vectors, id_texts(second.ids)
 
 
 def _choose_fitted(tables: PairedTables, fitted: str | None, together: bool) -> list[str]:
     """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
-    both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
+    names = dict.fromkeys((tables.store_modality, tables.query_modality))
+    both = [name for name in names if name in tables.source and name in tables.target]
     if fitted is None:
         return both if together and not tables.by_class else both[:1]
     if fitted == "both":

@@ -125,9 +125,10 @@ def ratio_interval(
     return max(0.0, float((middle - half) / square)), float((middle + half) / square)
 
 
-#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors;
-#: mapped queries with the source's stored vectors; queries and store of the target model.
-STRATEGIES = ("keep", "stored", "queries", "re-embed")
+#: Which vectors are compared: queries and store of the source model; the target's queries with the source's stored
+#: vectors; with mapped stored vectors; mapped queries with the source's stored vectors; queries and store of the target
+#: model.
+STRATEGIES = ("keep", "leave", "stored", "queries", "re-embed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +154,7 @@ class Measured:
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
+    lists: np.ndarray | None = None  # (m, SHOWN), the rows that each query of the decisive search finds first
     #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.
     points: list[tuple[float, dict[str, list[float]]]] = field(default_factory=list)
 
@@ -193,7 +195,7 @@ class Measured:
         drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
         ratios = {}
         for over in ("re-embed", "keep"):
-            for strategy in ("stored", "queries"):
+            for strategy in ("leave", "stored", "queries"):
                 if over in strategies and strategy in strategies and means[strategies.index(over)] > 0:
                     both = [strategies.index(strategy), strategies.index(over)]
                     above, below = means[both].tolist()
@@ -250,12 +252,11 @@ class LearningCurve:
         """Return the expected gain from this many further anchors."""
         return self.at(self.n + more) - self.at(self.n)
 
-    def most(self, more: int) -> float:
-        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
+    def _last_rise(self) -> tuple[float, float, float]:
+        """Return the rise over the last doubling, its one-sided 95 % error, and the ratio of the two sizes.
 
-        The rise over the last doubling, with its one-sided 95 % error, times the number of doublings to come. Parts
-        share anchors, so the variance of their mean is s² (1/parts + held out/fitted on): Nadeau and Bengio (2003),
-        "Inference for the generalization error".
+        Parts share anchors, so the variance of their mean is s² (1/parts + held out/fitted on): Nadeau and Bengio
+        (2003), "Inference for the generalization error".
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]
@@ -264,20 +265,20 @@ class LearningCurve:
         if parts > 1:
             shared = (self.n - fitted_on) / fitted_on
             error = float(t.ppf(0.95, parts - 1) * rise.std(ddof=1) * np.sqrt(1 / parts + shared))
-        doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
-        return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
+        return float(rise.mean()), error, float(self.sizes[-1] / self.sizes[half])
 
-    def enough(self, wanted: float, most: int) -> int | None:
-        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough."""
-        if wanted >= self.best or self.drop <= 0:
-            return None
-        more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
-        if more > most:
-            return None
-        more = max(more, 1)
-        # Rounded up to two significant digits: more would suggest false precision.
-        step = 10 ** max(0, int(np.log10(more)) - 1)
-        return min(most, -(-more // step) * step)
+    @property
+    def rises(self) -> bool:
+        """Whether the last doubling of the anchors has added more than its statistical error."""
+        rise, error, _ = self._last_rise()
+        return rise > error
+
+    def most(self, more: int) -> float:
+        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one, with its
+        error, times the number of doublings to come.
+        """
+        rise, error, ratio = self._last_rise()
+        return max(self.gain(more), (rise + error) * float(np.log1p(more / self.n) / np.log(ratio)))
 
     def redraw(self, rng: np.random.Generator) -> LearningCurve:
         """Return the curve through a bootstrap sample of the parts, with a random exponent from ``SHAPES``."""
@@ -302,7 +303,7 @@ def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, A
     """Return the expected gain in score and cosine by number of further anchors, and its upper bound, or None if that
     says nothing, since no score exceeds 1.
     """
-    steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
+    steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0)})
     out: list[dict[str, Any]] = []
     for more in steps:
         out.append({"more": more})

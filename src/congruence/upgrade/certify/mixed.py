@@ -125,10 +125,10 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 
-    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds. If stored items
-    are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is
-    given these texts. What the anchors left out of each fold's map would add is estimated from maps fitted on one fold
-    less.
+    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds. The order is
+    random, since nothing of the queries is known; if they count as seen, as a fixed list of classes, it is that of a
+    migration that is given these texts, and mixtures of class descriptions are added to mapped rows. What the anchors
+    left out of each fold's map would add is estimated from maps fitted on one fold less.
     """
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
@@ -137,10 +137,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     rows = found.rows
     plain = measured.mapped[rows]
     native, raw = (side[tables.store_modality][rows] for side in (tables.target, tables.source))
-    old, texts = normalize_rows(raw, dtype=np.float64), _texts(items, rows)
-    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which
-    # it does not know.
-    known = texts if tables.by_class else None
+    old, texts = normalize_rows(raw, dtype=np.float64), _texts(items, rows) if items.seen else None
+    known = texts if tables.by_class else None  # captions are of future queries even then
     groups = None if items.groups is None else items.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
     refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
@@ -215,8 +213,8 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
     """Return texts in both models: descriptions of classes, captions, or text queries."""
     tables = items.tables
     ours, theirs = items.texts or (None, None)
-    if tables.query_modality != tables.store_modality and tables.query_modality in tables.target:
-        ours, theirs = tables.source[tables.query_modality], tables.target[tables.query_modality]
+    if tables.query_modality != tables.store_modality:
+        ours, theirs = (side.get(tables.query_modality) for side in (tables.source, tables.target))
     if ours is None or theirs is None:
         return None
     return Texts.of(ours, theirs, normalize_rows(tables.source[tables.store_modality][rows], dtype=np.float64))

@@ -14,7 +14,7 @@ from congruence.embeddings import UNNAMED, Space, has_unit_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
-from congruence.upgrade.certify.design import PairedTables
+from congruence.upgrade.certify.design import Others, PairedTables
 from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, count_distinct, measure_quality
 from congruence.upgrade.readouts import choose_readout
 
@@ -29,6 +29,7 @@ class TwoWay:
     forward: OrthogonalMap | LinearMap
     fitted_back: LinearMap | None = None  # of a linear map: the same method with the sides exchanged
     sums: CrossMoments | None = None  # of a linear map's anchors
+    others: Others | None = None  # texts whose means it knows
 
     @cached_property
     def _inverse(self) -> OrthogonalMap:
@@ -42,11 +43,13 @@ class TwoWay:
         """Return the map for the target model's queries of a modality."""
         return (self.fitted_back or self._inverse.for_modality(modality)).for_role(ROLES["queries"])
 
-    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
-        """Return the map with the means of a further modality; the same map if it keeps no means."""
-        if isinstance(self.forward, OrthogonalMap):
-            return TwoWay(self.forward.recenter(source, target, modality=modality))
-        return self
+    def without(self, fold: int) -> TwoWay:
+        """Return the map whose means have not seen one fold of the texts."""
+        if self.others is None or fold < 0 or not isinstance(self.forward, OrthogonalMap):
+            return self
+        model = self.forward.recenter(*self.others.means(fold), modality=self.others.modality, use=False)
+        model.readout_, model.role_ = self.forward.readout_, self.forward.role_
+        return TwoWay(model)
 
     def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
         """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
@@ -117,35 +120,49 @@ class MapRecipe:
         evidence = f"method={self.method!r} was given, so nothing was compared"
         return Choice(name, self.method, dict(self.parameters), evidence, quality)
 
-    def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
+    def fit(
+        self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None, others: Others | None = None
+    ) -> TwoWay:
         """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
         choice = self.choose(tables, train) if choice is None else choice
         fold = np.full(len(tables.ids[self.fitted[0]]), -1)
         fold[train] = 0
-        return AnchorFolds(self, tables, fold).fit([0], choice)
+        return AnchorFolds(self, tables, fold, others).fit([0], choice)
 
     def finish(
-        self, model: OrthogonalMap | LinearMap, tables: PairedTables, choice: Choice, spaces: tuple[Space, Space]
+        self,
+        fitted: TwoWay,
+        tables: PairedTables,
+        choice: Choice,
+        spaces: tuple[Space, Space],
+        others: Others | None,
+        *,
+        back: bool = False,
     ) -> OrthogonalMap | LinearMap:
-        """Return a map fitted on all rows as ``congruence.fit`` would: with what it is fitted on and why."""
-        first = self.fitted[0]
+        """Return the map fitted on all rows, with what it is fitted on and why; or what maps queries ``back``."""
+        first, model = self.fitted[0], fitted.forward
         modality = None if len(self.fitted) > 1 or first == UNNAMED else first
+        sides = [dict(side) for side in (tables.source, tables.target)]
+        if others is not None:
+            for side, rows in zip(sides, others.means(None), strict=True):
+                side[others.modality] = rows
+        if back and fitted.fitted_back is not None:
+            model, spaces, sides = fitted.fitted_back, spaces[::-1], sides[::-1]
         model.source_space_, model.target_space_ = (
             replace(space, modality=modality, dim=own.dim, normalized=own.normalized)
             for space, own in zip(spaces, (model.source_space_, model.target_space_), strict=True)
         )
         pairs = sum(len(tables.source[name]) for name in self.fitted)
-        distinct = count_distinct(tables.source[first])  # the rows on which the map is chosen
-        if isinstance(model, LinearMap):  # its read-out has the name of its modality
+        distinct = count_distinct(sides[0][first])  # the rows on which the map is chosen
+        if isinstance(model, LinearMap) and not back:  # its read-out has the name of its modality
             model.readout_ = choose_readout(model, choice.quality, (), ({}, {}))
         model.scores_ = {"n_pairs": pairs, "distinct": distinct, "choice": choice.to_dict()}
-        known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
+        known = self.fitted if isinstance(model, LinearMap) else {*sides[0], *sides[1]}
         source, target = (
-            {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
-            for side in (tables.source, tables.target)
+            {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known} for side in sides
         )
         remember_rows(model, source, target)
-        return model
+        return model.inverse() if back and isinstance(model, OrthogonalMap) else model
 
     def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
@@ -168,8 +185,8 @@ def _listed(parameters: Mapping[str, object]) -> str:
 class AnchorFolds:
     """Sums over the anchors of each fold, from which maps without some folds are fitted; fold (n,) is −1 for none."""
 
-    def __init__(self, recipe: MapRecipe, tables: PairedTables, fold: np.ndarray) -> None:
-        self._recipe, self._tables, self._fold = recipe, tables, fold
+    def __init__(self, recipe: MapRecipe, tables: PairedTables, fold: np.ndarray, others: Others | None = None) -> None:
+        self._recipe, self._tables, self._fold, self._others = recipe, tables, fold, others
         self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
 
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
@@ -177,10 +194,15 @@ class AnchorFolds:
         fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
         old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
-        others = seen if not self._tables.by_class else slice(None)  # the descriptions of all classes are known
+        own = (
+            seen if not self._tables.by_class else slice(None)
+        )  # stored rows and descriptions of all classes are known
         means: list[dict[str, np.ndarray]] = [
-            {name: rows[others] for name, rows in side.items() if name not in fitted} for side in sides
+            {name: rows[own] for name, rows in side.items() if name not in fitted} for side in sides
         ]
+        if self._others is not None:
+            for side, rows in zip(means, self._others.means(None), strict=True):
+                side[self._others.modality] = rows
         model: OrthogonalMap | LinearMap
         if choice.method == "linear":
             sums, swapped = (self._total(fitted[0], kept, gram=True, exchanged=side) for side in (False, True))
@@ -200,7 +222,7 @@ class AnchorFolds:
         for name, rows in means[0].items():
             model = model.recenter(rows, means[1].get(name), modality=name, offset=offset, use=False)
         model.readout_, model.role_ = choose_readout(model, choice.quality, (), means), "store"
-        return TwoWay(model)
+        return TwoWay(model, others=self._others)
 
     def _total(self, name: str, kept: Sequence[int], *, gram: bool = False, exchanged: bool = False) -> CrossMoments:
         key = name, gram, exchanged

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
-from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
+from congruence.upgrade.certify.design import Design, EvaluationSet, Others, Search, deal
 from congruence.upgrade.certify.estimates import Measured, Scores
 from congruence.upgrade.certify.recipe import ROLES, AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
@@ -128,16 +128,16 @@ class Hits:
         return of_items[self.rows] if of_items is not None and own else None
 
 
-def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> Hits:
-    """Return for each query whether one of its k best rows has its code, given similarities (n, n).
+def recall(table: np.ndarray, relevant: np.ndarray, k: int, *, find_own: bool = True, paired: bool = True) -> Hits:
+    """Return for each query whether one of its k best rows is relevant, given similarities and relevance (m, n).
 
-    Query i and row i are one item, and leave the gallery together; without ``find_own`` the row is not in the query's
-    list (−inf). The effect of removing an item on a correction for hubs is not included.
+    If they are ``paired``, query i and row i are one item, and leave the gallery together; without ``find_own`` the row
+    is not in the query's list (−inf). The effect of removing an item on a correction for hubs is not included.
     """
-    n, own = len(table), np.arange(len(table))
+    n, own = table.shape[1], np.arange(len(table)) if paired else -1
     depth = min(k + 1, n - (not find_own))
     near = top_k(table, depth)
-    right = codes[near] == codes[:, None]
+    right = np.take_along_axis(relevant, near, axis=1)
     hit = right[:, :k].any(axis=1)
     pull = np.zeros(n)
     among = right.sum(axis=1)
@@ -149,16 +149,31 @@ def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> H
     return Hits(hit.astype(np.float64), pull)
 
 
-def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
-    """Return for each stored row whether it is assigned to its class, or found by its query."""
-    tables, hubness = items.tables, items.hubness
+def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str, depth: int) -> Hits:
+    """Return for each stored row whether it is assigned to its class, or for each query whether it finds its item."""
+    tables, hubness, most = items.tables, items.hubness, near.shape[1] - 1
+    modality = None if search.role == "apart" else search.modality
     if tables.by_class:
         assert tables.classes is not None
-        found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-        return Hits((found == tables.classes[items.assigned, None]).any(axis=1).astype(np.float64))
-    n, finds_own = len(near), tables.classes is None
-    codes = np.arange(n) if tables.classes is None else tables.classes[items.compared]
-    return recall(ranked(near, not finds_own, hubness), codes, min(depth, n - 1), find_own=finds_own)
+        if task.startswith("zero_shot"):
+            found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
+            right: np.ndarray = (found == tables.classes[search.rows, None]).any(axis=1)
+            return Hits(right.astype(np.float64), None, tables.store_modality, search.rows, False)
+        relevant = tables.classes[search.rows] == search.queries[:, None]
+        asked = np.flatnonzero(relevant.any(axis=1))
+        hits = recall(ranked(near, False, hubness)[asked], relevant[asked], min(depth, most), paired=False)
+        return replace(hits, modality=modality, rows=search.queries[asked], paired=False)
+    finds_own = tables.classes is None
+    if items.relevant is not None:
+        relevant = items.relevant[:, search.rows]
+    elif finds_own:
+        relevant = np.eye(len(near), dtype=bool)
+    else:
+        codes = cast("np.ndarray", tables.classes)[search.rows]
+        relevant = codes[:, None] == codes
+    paired = search.paired
+    hits = recall(ranked(near, not finds_own, hubness), relevant, min(depth, most), find_own=finds_own, paired=paired)
+    return replace(hits, modality=modality, rows=search.queries, paired=paired)
 
 
 def compare_lists(
@@ -225,11 +240,10 @@ def read(
     """
     tables, found = items.tables, {}
     modality = None if search.role == "apart" else search.modality
-    if modality == tables.query_modality and (strategy in MAPPED or not items.finds_itself):
-        scored, rows = (tables.store_modality, search.rows) if tables.by_class else (modality, search.queries)
+    asks = search.role == "apart" if items.relevant is not None else modality == tables.query_modality
+    if asks and (strategy not in ("keep", "re-embed") or not items.finds_itself):
         for task, depth in items.tasks.items():
-            hits = task_hits(items, near, depth)
-            found[f"{task}/{strategy}"] = replace(hits, modality=scored, rows=rows, paired=search.paired)
+            found[f"{task}/{strategy}"] = task_hits(items, search, near, task, depth)
     if judge is not None and strategy != "re-embed":
         k = items.list_length(len(search.rows))
         for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
@@ -247,7 +261,7 @@ def deal_folds(items: EvaluationSet, fitted: Sequence[str]) -> tuple[np.ndarray,
     tables, groups = items.tables, items.groups_of(fitted)
     units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
     fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
-    rows = dict.fromkeys(tables.source, fold)
+    rows = dict.fromkeys(tables.ids, fold)
     if tables.by_class:
         assert tables.classes is not None
         on_items = tables.store_modality in fitted
@@ -273,7 +287,8 @@ class Sheet:
             for strategy in (MAPPED[:1] if only_task else MAPPED)
             if strategy in search.strategies
         }
-        self._cosines = {name: np.zeros((2, len(tables.ids[name]))) for name in tables.target}  # sums, and their terms
+        both = [name for name in tables.target if name in tables.source]
+        self._cosines = {name: np.zeros((2, len(tables.ids[name]))) for name in both}  # sums, and their terms
         self.mapped = np.zeros((tables.n, next(iter(tables.target.values())).shape[1]))
 
     def add(
@@ -288,27 +303,41 @@ class Sheet:
         Cosines are those of ``certified``, if the map was chosen without these folds and is of another kind.
         """
         items, folds, stored = self._items, self._folds, self._items.tables.store_modality
-        for search in items.searches:
-            if search.role == "apart" and search.source is not None:  # texts that are no anchors have their own means
-                model = model.recentered(search.source, search.target, search.modality)
+        of_text = items.query_fold
+        models = {-1: model}
         for (search, strategy), near in self._near.items():
-            queries, store = sides(strategy, model, items, search)
             of_row = folds_of(folds, stored, search.rows) // each
             of_query = folds_of(folds, None if search.role == "apart" else search.modality, search.queries) // each
+            apart = of_text is not None and search.role in ("classes", "apart")
+            unseen = cast("np.ndarray", of_text) if apart else np.full(len(search.queries), -1)
             for a, b in cells:
-                i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
-                if len(i) and len(j):
-                    near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
+                j = np.flatnonzero(of_row == b)
+                for part in np.unique(unseen).tolist() if len(j) else ():
+                    i = np.flatnonzero((of_query == a) & (unseen == part))
+                    if len(i):
+                        if part not in models:
+                            models[part] = model.without(part)
+                        queries, store = sides(strategy, models[part], items, search)
+                        near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
         for name, (total, terms) in self._cosines.items():
             own = folds_of(folds, name, np.arange(total.shape[-1])) // each
             rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
-            if len(rows):
-                total[rows] += cosines(certified or model, items, name, rows)
-                terms[rows] += 1
+            described = of_text is not None and items.tables.by_class and name != stored
+            unseen = cast("np.ndarray", of_text)[rows] if described else np.full(len(rows), -1)
+            for part in np.unique(unseen).tolist():
+                total[rows[unseen == part]] += cosines(
+                    (certified or model).without(part), items, name, rows[unseen == part]
+                )
+            terms[rows] += 1
         own = folds_of(folds, stored, np.arange(items.tables.n)) // each
         rows = np.flatnonzero(np.isin(own, [b for a, b in cells if a == -1]))
         if len(rows):
             self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
+
+    def lists(self) -> np.ndarray:
+        """Return the rows that the queries of the decisive search find first in the mapped store, (m, SHOWN)."""
+        search = self._items.searches[-1]
+        return _first(self._items, search, self._near[search, "stored"])
 
     def read(self, judges: Mapping[str, np.ndarray]) -> dict[str, Hits]:
         """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
@@ -328,8 +357,10 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
         if items.judged:
             judges[search.name] = similarities("re-embed", items, search)
             found |= read(items, search, "re-embed", judges[search.name], None)
-        if "keep" in search.strategies:
-            found |= read(items, search, "keep", similarities("keep", items, search), judges.get(search.name))
+        for strategy in ("keep", "leave"):
+            if strategy in search.strategies and (strategy == "keep" or items.same_width):
+                near = similarities(strategy, items, search)
+                found |= read(items, search, strategy, near, judges.get(search.name))
     return judges, found
 
 
@@ -338,7 +369,7 @@ def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     judges, found = read_unmapped(items)
     sheet = Sheet(items)
     sheet.add(model)
-    out = Measured(mapped=sheet.mapped)
+    out = Measured(mapped=sheet.mapped, lists=sheet.lists())
     for name, hits in (found | sheet.read(judges)).items():
         out.scores[name] = Scores(hits.score, hits.influence(), hits.groups(items, items.groups), hits.each)
     return out
@@ -353,7 +384,7 @@ def measure_heldout(
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
     fold = rng.permutation(design.n_anchors) % FOLDS
-    anchors = AnchorFolds(recipe, design.anchors, fold)
+    anchors = AnchorFolds(recipe, design.anchors, fold, design.others)
     judges, _ = read_unmapped(items)
     for size in sizes_of(np.arange(len(fold)), fold):
         found = []
@@ -381,7 +412,12 @@ def sizes_of(units: np.ndarray, fold: np.ndarray) -> list[int]:
 
 
 def cross_fit(
-    items: EvaluationSet, recipe: MapRecipe, choice: Choice, callback: Callable[[int], None] | None = None
+    items: EvaluationSet,
+    recipe: MapRecipe,
+    choice: Choice,
+    callback: Callable[[int], None] | None = None,
+    *,
+    others: Others | None = None,
 ) -> Measured:
     """Score anchors by maps that have seen neither them nor what they are compared with.
 
@@ -391,7 +427,7 @@ def cross_fit(
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     fold, folds = deal_folds(items, recipe.fitted)
-    anchors = AnchorFolds(recipe, tables, fold)
+    anchors = AnchorFolds(recipe, tables, fold, others)
     sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
     coarse = fold // (FOLDS // COARSE)
     choices = {
@@ -406,7 +442,7 @@ def cross_fit(
             model = anchors.fit(kept, choices[pair])
             sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
         fewer, more = more, sheet.read(judges)
-        out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
+        out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
         out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
         if callback:
             callback(1)
@@ -448,6 +484,63 @@ def _by_fold(folds: Folds, hits: Hits) -> list[float]:
     return [hits.score[part == k].mean() for k in np.unique(part)]
 
 
+#: Results and queries that are shown.
+SHOWN, EXAMPLES = 5, 6
+
+
+def _first(items: EvaluationSet, search: Search, near: np.ndarray) -> np.ndarray:
+    """Return the numbers of the stored rows that each query finds first, (m, SHOWN), given similarities (m, n)."""
+    table = ranked(near, search.role == "items", items.hubness)
+    return np.asarray(search.rows[top_k(table, min(SHOWN, table.shape[1] - 1))])
+
+
+def show_searches(items: EvaluationSet, measured: Measured) -> list[dict[str, Any]]:
+    """Return some searches with what each store finds first: those that mapping changes most, and random ones."""
+    search, tables = items.searches[-1], items.tables
+    assert measured.lists is not None
+    known = [name for name in ("keep", "re-embed") if (name in search.strategies if name == "keep" else items.judged)]
+    lists = {name: _first(items, search, similarities(name, items, search)) for name in known}
+    lists = {"stored": measured.lists, **lists}
+    order = np.random.default_rng([items.random_state, 5]).permutation(len(search.queries))
+    changed = order[:0]
+    if "re-embed" in lists:
+        kept = [
+            len(set(a) & set(b))
+            for a, b in zip(*(lists[name].tolist() for name in ("stored", "re-embed")), strict=True)
+        ]
+        changed = order[np.argsort(np.array(kept)[order], kind="stable")][: EXAMPLES // 2]
+    chosen = [*changed, *order[~np.isin(order, changed)]][:EXAMPLES]
+    names = tables.ids[tables.store_modality]
+    asked = items.names if search.role == "apart" else tables.ids[search.modality][search.queries]
+    found = []
+    for k in chosen:
+        here = {name: lists[name][k] for name in ("keep", "stored", "re-embed") if name in lists}
+        rows = np.unique(np.concatenate(list(here.values())))
+        right = _right(items, search, k, rows)
+        wanted = rows[right] if right is not None else here.get("re-embed", rows[:0])
+        found.append(
+            {
+                "query": str(k if asked is None else asked[k]),
+                "changed": bool(k in changed),
+                "lists": {name: names[rows].tolist() for name, rows in here.items()},
+                "wanted": names[wanted].tolist(),
+                "judged": right is not None,
+            }
+        )
+    return found
+
+
+def _right(items: EvaluationSet, search: Search, query: int, rows: np.ndarray) -> np.ndarray | None:
+    """Return which stored rows are right for a query, if that is known."""
+    tables = items.tables
+    if items.relevant is not None:
+        return np.asarray(items.relevant[query, rows])
+    if tables.classes is not None:
+        own = query if tables.by_class else tables.classes[search.queries[query]]
+        return np.asarray(tables.classes[rows] == own)
+    return np.asarray(rows == search.queries[query]) if search.role == "captions" else None
+
+
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
     tables, hubness, stored = items.tables, items.hubness, items.tables.store_modality
@@ -466,8 +559,11 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
-    for name, target in tables.target.items():
-        known = cosine_controls(model.to_target(name), tables.source[name], target, random_state=items.random_state)
+    for name in tables.source:
+        if name not in tables.target:
+            continue
+        source, target = tables.source[name], tables.target[name]
+        known = cosine_controls(model.to_target(name), source, target, random_state=items.random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
     return out
 

@@ -80,6 +80,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
         content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
+        content["between"] = ", ".join(verdict.get("between", ()))  # the answers between which it is undecided
         for side, name in (("source", "old"), ("target", "new")):  # as in Python and in a folder, and as printed
             content[side] = facts.get(side, facts.get(name, ""))
         if not all(isinstance(value, str) for value in content.values()):
@@ -208,9 +209,11 @@ def make_plan(
         why = f"The certificate advises against mapping ({words})."
         if verdict["action"] == "progressive":
             words += " Mapping alone does not reach the required quality: re-embed afterward."
-        supports = verdict["action"] in FOR_MAPPING
+        supports = "good" if verdict["action"] in FOR_MAPPING else "bad"
+        if not set(FOR_MAPPING).isdisjoint(verdict["between"].split(", ")):
+            supports = "unknown"
         advice = errors.MigrationError(why, "Follow it, or pass `anyway=True`.")
-        note("certificate", "good" if supports else "bad", words, advice)
+        note("certificate", supports, words, advice)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
             f"{verdict[side]} (the map has {model})"

@@ -14,6 +14,7 @@ from congruence.upgrade.progressive.meter import rest_interval
 FEWEST = 20  # minimum number of random rows for a verdict
 LAST = 10  # minimum number of them on which each point of the forecast is measured
 UNMEASURED = "no forecast yet"  # the verdict with fewer
+WIDE, TOO_FEW = 0.1, "too few measured rows to stop"  # the verdict while the interval is wider than ± WIDE
 MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much
 
 
@@ -32,7 +33,8 @@ class Forecast(PlainData):
     target: float
     needed: float | None  # share at which the target is reached, if ever
     needed_at_random: float | None  # the same in random order
-    verdict: str  # "no forecast yet", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
+    #: UNMEASURED, TOO_FEW, "done", "keep the old model", "re-embed progressively" or "re-embed everything"
+    verdict: str
     reason: str
 
     def __str__(self) -> str:
@@ -97,6 +99,11 @@ def make_forecast(
         verdict, more = UNMEASURED, min(rest, ceil((FEWEST - len(values)) / meter_share))
         reason = f"{len(values)} of the re-embedded rows were drawn at random, and {FEWEST} are needed; "
         reason += f"re-embed about {more:,} more rows"
+    elif high[0] - low[0] > 2 * WIDE:
+        times = ((high[0] - low[0]) / (2 * WIDE)) ** 2  # as many rows as make it narrow enough
+        verdict, more = TOO_FEW, min(rest, ceil((times - 1) * len(values) / meter_share))
+        reason = f"{metric} is {value[0]:.3f} ({low[0]:.3f} … {high[0]:.3f}) by {len(values)} rows that were drawn at "
+        reason += f"random; re-embed about {more:,} more rows"
     elif value[0] >= target:
         verdict, reason = "done", f"{metric} is {value[0]:.3f}, the target {target:.3f}"
     elif needed is None or needed > MOST:
