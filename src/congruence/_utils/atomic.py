@@ -258,7 +258,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_folder(path: Path, *, kept: bool = False) -> None:
-    """Remove a folder, which is whole until it is gone, and what killed processes left of it; if ``kept``, only that."""
+    """Remove a folder, whole until it is gone, and what killed processes left of it; if ``kept``, only the latter."""
     if path.is_dir() and not kept:
         away = temporary_path(path)
         os.rename(path, away)
