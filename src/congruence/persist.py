@@ -23,6 +23,7 @@ from congruence._utils.atomic import atomic_path as atomic_path
 from congruence._utils.atomic import check_output as check_output
 from congruence._utils.atomic import find_copy
 from congruence._utils.atomic import find_left_over as find_left_over
+from congruence._utils.atomic import remove_folder as remove_folder
 from congruence._utils.atomic import temporary_path as temporary_path
 from congruence._utils.atomic import why_foreign as why_foreign
 from congruence._utils.optional import require

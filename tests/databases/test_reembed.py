@@ -3,12 +3,14 @@
 
 import errno
 import json
+import shutil
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from database_contract import Killed
+from database_contract import Killed, kill_after
 from memory_database import MemoryDatabase
 from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fixture
 
@@ -16,6 +18,7 @@ from congruence import Embeddings, Space, errors
 from congruence.upgrade.migrate import stages
 from congruence.upgrade.migrate.encode import encode_by_command, encode_from_file, encode_items
 from congruence.upgrade.migrate.stages import reembed
+from congruence.upgrade.migrate.written import Marks
 
 IMAGES = 200
 
@@ -228,11 +231,14 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
         (errors.ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
         (errors.ShapeError, r"from encode; expected \(20, 24\)", short, {"among": "image"}),
         (errors.NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),
+        (errors.NotFiniteError, "encode", lambda ids: np.float64(1e60) * Model(truth)(ids), {"among": "image"}),
+        (errors.ZeroRowError, "encode", lambda ids: np.float64(1e-60) * Model(truth)(ids), {"among": "image"}),
         (errors.ParameterError, "budget", Model(truth), {"among": "image", "share": 0.5}),
     ):
         with begin(made, mapping, tmp_path) as migration, pytest.raises(error, match=words):
             reembed(migration, encode, size=20, budget=40, **options)
     assert bits(made.new) == before
+    assert not list(tmp_path.glob("journal/encoded/*"))  # nothing is kept that would be taken for the new model's
     fresh = table()
     (tmp_path / "b").mkdir()
     with begin(fresh, mapping, tmp_path / "b") as migration, pytest.raises(errors.MigrationError, match="No migration"):
@@ -283,13 +289,114 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, Model(truth), among="image", size=20, budget=20)
     held = bits(made.new)
-    path = tmp_path / "journal" / "progressive" / "state" / "config.json"
+    path = next((tmp_path / "journal" / "progressive").glob("*/state/config.json"))
     result = json.loads(path.read_text())
     for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
         path.write_text(json.dumps(result | change))
         with pytest.raises(errors.CorruptFileError):
             begin(made, mapping, tmp_path)
     assert bits(made.new) == held
+
+
+def both_kinds(made, mapping):
+    """The new model's vectors of all rows, images and texts."""
+    rng = np.random.default_rng(5)
+    return {
+        str(one): unit(mapping.for_modality(row["kind"]).transform(made.old[one][None]) + 0.1 * rng.normal(size=24))[0]
+        for one, row in made.rows.items()
+    }
+
+
+def test_each_modality_keeps_what_was_re_embedded_of_it(switched, mapping, tmp_path):
+    made = switched
+    every, old = both_kinds(made, mapping), bits(made.old)
+    with begin(made, mapping, tmp_path) as migration:
+        first = reembed(migration, Model(every), among="image", size=20, budget=40)
+    with begin(made, mapping, tmp_path) as migration:
+        second = reembed(migration, Model(every), among="text", size=20, budget=20)
+        assert migration.verify().passed
+    native = [one for plan in (first, second) for one in plan.ids[plan.embedded].tolist()]
+    assert len(native) == 60
+    for one in native:
+        np.testing.assert_allclose(made.new[int(one)], every[one], atol=2e-6)
+    with begin(made, mapping, tmp_path) as migration:
+        assert migration.status()["reembedded"] == 60
+        with pytest.raises(errors.ParameterError, match="image, text were re-embedded apart"):
+            reembed(migration, Model(every), size=20, budget=40)
+        again = Model(every)
+        reembed(migration, again, among="image", size=20, budget=40)
+        assert not again.asked
+        migration.rollback()
+        migration.discard()
+        assert bits(made.old) == old
+        migration.run()
+        reembed(migration, again, among="text", size=20, budget=20)
+        reembed(migration, again, among="image", size=20, budget=40)
+        assert not again.asked
+
+
+@pytest.mark.parametrize("step", ["reembed", "discard"])
+@pytest.mark.parametrize("files", range(3))
+def test_a_kill_while_folders_are_removed_stops_nothing(switched, mapping, truth, tmp_path, step, files):
+    made, old = switched, bits(switched.old)
+
+    def cut(path, **options):
+        for file in sorted(one for one in path.rglob("*") if one.is_file())[:files]:
+            file.unlink()
+        raise Killed
+
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, Model(truth), among="image", size=20, budget=20)
+        migration.rollback()
+    with begin(made, mapping, tmp_path) as migration, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", cut)
+        with pytest.raises(Killed):
+            if step == "discard":
+                migration.discard()
+            else:
+                reembed(migration, Model(truth), among="image", size=20, budget=40)
+    with begin(made, mapping, tmp_path) as migration:
+        assert migration.status()["stage"] == ("untouched" if step == "discard" else "prepared")
+        if step == "discard":
+            migration.discard()
+            migration.run()
+        reembed(migration, Model(truth), among="image", size=20, budget=40)
+        assert migration.verify().passed
+        migration.switch()
+        migration.rollback()
+        migration.discard()
+    assert bits(made.old) == old
+    assert not (tmp_path / "journal" / "progressive").exists()
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_what_a_killed_process_wrote_is_ours_after_rows_have_gone(switched, mapping, truth, tmp_path, monkeypatch, at):
+    """A new plan maps the rows otherwise, and what the last one wrote is not the application's."""
+    made, old = switched, bits(switched.old)
+    monkeypatch.setattr(MemoryDatabase, "capabilities", replace(MemoryDatabase.capabilities, follows_deletes=True))
+    with begin(made, mapping, tmp_path) as migration, pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        kill_after(patch, Marks, "write", at)
+        reembed(migration, Model(truth), among="image", size=20, budget=60)
+    gone = images(made)[0]
+    for side in (made.rows, made.old, made.new):
+        del side[gone]
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, Model(truth), among="image", size=20, budget=60)
+        found = migration.rollback()
+    assert (found["added"], found["changed"], found["deleted"]) == (0, 0, 1)
+    assert bits(made.old) == {one: row for one, row in old.items() if one != gone}
+
+
+def test_the_store_is_not_verified_once_rows_are_written(mapping, truth, tmp_path):
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            kill_after(patch, migration.database, "write", 0)
+            reembed(migration, Model(truth), among="image", size=20, budget=20)
+    with begin(made, mapping, tmp_path) as migration:
+        assert migration.status()["state"] == "filled"
 
 
 SCRIPT = """

@@ -327,16 +327,16 @@ def write_plan(rng: random.Random, folder: Path) -> Path:
     plan = Progressive(mapping, rows, **given)
     for ids in plan.batches(6, budget=12):
         plan.update(ids, draw.normal(size=(len(ids), D_TARGET)))
-    save_plan(plan, folder, np.zeros(12, np.uint64), None, None, texts if given else None)
+    save_plan(plan, folder / "progressive", np.zeros(12, np.uint64), None, None, texts if given else None)
     return folder / "progressive"
 
 
 def read_plan(path: Path) -> None:
     found = read_native(path.parent, _fitted("orthogonal"))
-    if found is not None:
+    for native, _ in found.values():
         ids = pa.array(["item-3", "item-4", "another"])
         rows, out = np.ones((3, D_SOURCE), np.float32), np.zeros((3, D_TARGET), np.float32)
-        found[0].replace(ids, rows, rows, None, out)
+        native.replace(ids, rows, rows, None, out)
         assert out.shape == (3, D_TARGET)
 
 

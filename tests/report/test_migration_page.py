@@ -83,7 +83,7 @@ def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journ
     assert read_reembedding(folder) is None
     assert "Re-embedding" not in render_migration(read_migration(folder))
     made, texts = plan
-    save_plan(made, folder, np.zeros(100, np.uint64), None, None, texts, forecast=forecast)
+    save_plan(made, folder / "progressive", np.zeros(100, np.uint64), None, None, texts, forecast=forecast)
     found = read_reembedding(folder)
     assert [one["n_embedded"] for one in found["stages"]] == [50, 100]
     picture = made.picture(forecast=forecast)

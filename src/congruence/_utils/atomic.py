@@ -257,6 +257,17 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_folder(path: Path, *, kept: bool = False) -> None:
+    """Remove a folder, whole until it is gone, and what killed processes left of it; if ``kept``, only the latter."""
+    if path.is_dir() and not kept:
+        away = temporary_path(path)
+        os.rename(path, away)
+        _remove(away)
+    if path.parent.is_dir():
+        for left_over in find_left_over(path):
+            _remove(left_over)
+
+
 # ------------------------------------------------------------------ names of temporary files
 
 #: Identifies the process that writes, so that leftovers of killed processes can be recognized.

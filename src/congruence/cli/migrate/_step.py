@@ -85,7 +85,7 @@ class Step:
         if journal.state not in ("switched", "dropped") and migration.refused():
             return self.command("discard")
         late = migration.database.capabilities.writes_after_switch
-        if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
+        if "share" in self.kept and not migration.mapper.native and journal.state == ("verified", "switched")[late]:
             return self.command("reembed", "--encode", "FILE")  # as the certificate advises
         if journal.state == "switched":
             return self.command("finish")

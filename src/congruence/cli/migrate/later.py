@@ -210,9 +210,9 @@ def reembed(
         _check_reembed(kept, amount, settings.get("plot"))
         encoder = open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration)
         step.keep(**{f"reembed_{name}": value for name, value in kept.items()})
-        native, rows = step.migration.mapper.native, step.migration.info.rows
-        total = budget or round((share or 1) * rows)
-        with progress("encoding", max(total - len(native.ids if native else ()), 0), as_json) as advance:
+        done_before = sum(len(native.ids) for native in step.migration.mapper.native.values())
+        total = budget or round((share or 1) * step.migration.info.rows)
+        with progress("encoding", max(total - done_before, 0), as_json) as advance:
             done = stages.reembed(
                 step.migration,
                 encoder,

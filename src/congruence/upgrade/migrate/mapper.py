@@ -58,7 +58,7 @@ class RowMapper:
                 f"{self.dim} components cannot be stored as bits, in whole bytes.", "Pass another element_type."
             )
         #: Re-embedded rows and the map refitted on them, in a progressive migration.
-        self.native: NativeRows | None = None
+        self.native: dict[str | None, NativeRows] = {}  # by modality, None for all rows
         #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
         self.selected: pa.Array | None = None
         self._functions: dict[str | None, BlockMap] = {}
@@ -145,7 +145,9 @@ class RowMapper:
                         "Correct the column, or pass `modality=…`.",
                     )
                 out[rows] = self._map(np.ascontiguousarray(vectors[rows]), name)
-        return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
+        for native in self.native.values():
+            out = native.replace(ids, stored, vectors, modalities, out)
+        return out
 
 
 def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from congruence import errors
-from congruence._utils.atomic import locked
+from congruence._utils.atomic import locked, remove_folder
 from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
@@ -135,8 +134,7 @@ class Migration:
             if (self.folder / PROGRESSIVE).is_dir():
                 from congruence.upgrade.migrate.native import read_native
 
-                saved = read_native(self.folder, mapping)
-                self.mapper.native = None if saved is None else saved[0]
+                self.mapper.native = {name: saved for name, (saved, _) in read_native(self.folder, mapping).items()}
 
     def _check_journal(self, kept: Journal) -> None:
         """Raise an error if the journal is that of another map, database or condition."""
@@ -441,12 +439,14 @@ class Migration:
                     "Switch again, or write their old vectors.",
                 )
             self.retry(self.database.discard)
-            if (native := self.mapper.native) is not None:
+            if self.mapper.native:
                 from congruence.upgrade.migrate.native import EncodedRows
 
-                EncodedRows(self.folder, self.mapper.dim).keep(native, np.arange(len(native.ids)))
-                shutil.rmtree(self.folder / PROGRESSIVE, ignore_errors=True)
-                self.mapper.native = None
+                encoded = EncodedRows(self.folder, self.mapper.dim)
+                for native in self.mapper.native.values():
+                    encoded.keep(native, np.arange(len(native.ids)))
+                self.mapper.native = {}
+            remove_folder(self.folder / PROGRESSIVE)
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
             Marks.remove(self.folder)
@@ -530,8 +530,8 @@ class Migration:
             status |= {"state": journal.state, "rows_mapped": min(mapped, rows), "rows": rows}
             status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
             status |= {"refused": self.refused(), "obstacles": self._obstacles(stage)}
-            if self.mapper.native is not None:
-                status["reembedded"] = len(self.mapper.native.ids)
+            if self.mapper.native:
+                status["reembedded"] = sum(len(native.ids) for native in self.mapper.native.values())
         return status
 
     def summary(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,9 +66,15 @@ class NativeRows:
         return out
 
 
+def plan_folder(folder: Path, among: str | None) -> Path:
+    """Return the folder of the plan for rows of a modality, None for all rows, in that of a journal."""
+    path = folder / PROGRESSIVE
+    return path if among is None else path / f"of-{hashlib.sha256(among.encode()).hexdigest()[:16]}"
+
+
 def save_plan(
     plan: Progressive,
-    folder: Path,
+    path: Path,
     digests: np.ndarray,
     among: str | None,
     modality: str | None,
@@ -78,7 +84,6 @@ def save_plan(
 ) -> None:
     """Save what has changed in a plan, with ids, texts and plot data; ``digests`` are those of ``NativeRows``."""
     picture = plan.picture(forecast=forecast) if plan.history_ else None
-    path = folder / PROGRESSIVE
     make_folder(path)
     arrays = {"size": np.array([plan.refit.size]), "digests": digests}
     if plan.texts is not None:
@@ -91,12 +96,14 @@ def save_plan(
     plan.write(path, config, arrays)
 
 
-def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
-    """Return what ``save_plan`` wrote, with what a plan is resumed from, or None if it wrote nothing."""
-    path, found = folder / PROGRESSIVE, _read_state(folder)
-    if found is None:
-        return None
-    arrays, config = found
+def read_native(folder: Path, mapping: Map) -> dict[str | None, tuple[NativeRows, dict[str, Any]]]:
+    """Return, by modality, what ``save_plan`` wrote in a journal's folder, with what a plan is resumed from."""
+    return {saved[0].among: saved for saved in (_read_native(*one, mapping) for one in _read_states(folder))}
+
+
+def _read_native(
+    path: Path, arrays: dict[str, np.ndarray], config: dict[str, Any], mapping: Map
+) -> tuple[NativeRows, dict[str, Any]]:
     with _reading(path):
         among, modality, facts = config["among"], config["modality"], config["facts"]
         inputs = read_part(path / inputs_of(facts["inputs"]))
@@ -123,12 +130,15 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
-    """Return the readings of a progressive migration's stages and its plot data; None if nothing was re-embedded."""
-    found = _read_state(folder)
-    if found is None:
+    """Return the readings of a progressive migration's stages and its plot data; None if nothing was re-embedded.
+
+    If rows of several modalities were, those of the latest.
+    """
+    saved = _read_states(folder)
+    if not saved:
         return None
-    config = found[1]
-    with _reading(folder / PROGRESSIVE):
+    path, _, config = max(saved, key=lambda one: persist.find_map(one[0] / STATE).stat().st_mtime)
+    with _reading(path):
         stages = config["facts"]["history"]
         for stage in stages:
             Reading.from_dict(stage)  # raises if it is not valid
@@ -143,16 +153,17 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     return {"stages": stages, "picture": picture} if stages else None
 
 
-def _read_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """Return arrays and facts of a progressive migration; None if there are none, or the first save was interrupted."""
-    path = folder / PROGRESSIVE / STATE
-    if not persist.find_map(path).is_dir():
-        return None
-    arrays, config = persist.read_folder(path)
-    with _reading(path.parent):
-        if config.get("kind") != KIND:
-            raise ValueError("another kind of folder")
-    return arrays, config
+def _read_states(folder: Path) -> list[tuple[Path, dict[str, np.ndarray], dict[str, Any]]]:
+    """Return folder, arrays and facts of each plan, but of those whose first save was interrupted."""
+    root, found = folder / PROGRESSIVE, []
+    for path in (root, *sorted(root.glob("of-*"))):
+        if persist.find_map(path / STATE).is_dir():
+            arrays, config = persist.read_folder(path / STATE)
+            with _reading(path):
+                if config.get("kind") != KIND:
+                    raise ValueError("another kind of folder")
+            found.append((path, arrays, config))
+    return found
 
 
 @contextmanager
@@ -216,7 +227,7 @@ class EncodedRows:
         for name in ids:
             self.rows.pop(name, None)
         if not self.rows:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            persist.remove_folder(self.folder)
 
     def keep(self, native: NativeRows, which: np.ndarray) -> None:
         """Store the vectors of re-embedded rows at these positions."""

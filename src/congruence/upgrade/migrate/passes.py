@@ -345,7 +345,7 @@ class Passes:
             for rows in ranges:
                 yield self.retry(work, rows)
             return
-        if self.mapper.native is not None:
+        if self.mapper.native:
             raise MigrationError(
                 "Got a migration with re-embedded rows for an engine, whose workers do not have these vectors.",
                 "Continue with `engine='local'`.",

@@ -28,7 +28,7 @@ from congruence.errors import (
 )
 from congruence.upgrade.migrate.journal import hashes, places_of
 from congruence.upgrade.migrate.migration import Migration, of_modality
-from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
+from congruence.upgrade.migrate.native import EncodedRows, NativeRows, plan_folder, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 
@@ -112,6 +112,7 @@ def reembed(
             batch = batch[fresh]
             if not len(batch):
                 continue
+            table.unverify()
             update = plan.update(batch, table.encoded.take(batch.tolist()))
             table.save()
             table.write(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
@@ -121,10 +122,8 @@ def reembed(
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
         if changed:
             table.save(forecast=True)
-            migration.retry(migration.database.build_index)
-            if journal.state in ("verified", "rolled back"):
-                journal.state = "filled"
-            journal.write(migration.folder)
+        migration.retry(migration.database.build_index)  # also of what a killed process wrote
+        journal.write(migration.folder)
     return plan
 
 
@@ -141,8 +140,17 @@ class _Table:
         random_state: int,
     ) -> None:
         self.migration = migration
-        native, facts = read_native(migration.folder, migration.mapper.map) or (None, {})
-        self.among = facts.get("among") if among is None else among
+        plans = read_native(migration.folder, migration.mapper.map)
+        if among is None and len(plans) > 1:
+            names = sorted(filter(None, plans))
+            raise ParameterError(f"Rows of {', '.join(names)} were re-embedded apart.", f"Pass `among={names[0]!r}`.")
+        before = among if among in plans or None not in plans else None  # a plan of all rows had them too
+        before = next(iter(plans), None) if among is None else before
+        native, facts = plans.get(before, (None, {}))
+        self.among = before if among is None else among
+        self.path = plan_folder(migration.folder, self.among)
+        if native is not None:
+            self.path = facts["folder"]
         self.modality = self.among or migration.mapper.modality
         self.ids, self.digests, old = self._read_old(facts.get("ids"))
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
@@ -168,6 +176,7 @@ class _Table:
             names = self.plan.ids[self.known(self.plan.ids)]
             self._update(names, lambda part: self.encoded.take(names[part].tolist()))
         elif plan is None:  # the rows have changed: start a new plan from those re-embedded so far
+            self._mark()
             left = np.flatnonzero(same)
             self._update(native.ids[left], lambda part: native.take(left[part]))
 
@@ -222,9 +231,10 @@ class _Table:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
         plan, new = self.plan, self.plan.new_vectors
         native = NativeRows(plan.ids[new.rows], self.digests[new.rows], new, plan.refit, plan.correction_, self.among)
-        self.migration.mapper.native = native
-        facts = native.digests, self.among, self.modality, self.texts
-        save_plan(plan, self.migration.folder, *facts, forecast=forecast)
+        if self.among is not None:
+            self.migration.mapper.native.pop(None, None)
+        self.migration.mapper.native[self.among] = native
+        save_plan(plan, self.path, native.digests, self.among, self.modality, self.texts, forecast=forecast)
         self.encoded.forget(plan.ids[plan.embedded].tolist())
 
     def known(self, ids: np.ndarray) -> np.ndarray:
@@ -240,6 +250,9 @@ class _Table:
         for start in range(0, len(missing), CHUNK):
             ids = missing[start : start + CHUNK]
             vectors = as_matrix(encode(ids.tolist()), "encode", ids=ids)
+            if vectors.dtype != np.float32:
+                with np.errstate(over="ignore"):  # what float32 cannot hold is refused, before it is kept
+                    vectors = as_matrix(vectors.astype(np.float32), "encode", ids=ids)
             if vectors.shape != (len(ids), dim):
                 raise ShapeError(
                     f"Got vectors of shape {vectors.shape} from encode; expected ({len(ids)}, {dim}).",
@@ -247,7 +260,7 @@ class _Table:
                 )
             new = np.array([not self.encoded.holds(name, row) for name, row in zip(ids, vectors, strict=True)])
             digests = self.digests[id_rows(self.plan.ids, ids[new])]
-            self.encoded.add(ids[new].tolist(), digests, vectors[new].astype(np.float32))
+            self.encoded.add(ids[new].tolist(), digests, vectors[new])
             if callback is not None:
                 callback(len(ids))
 
@@ -284,21 +297,31 @@ class _Table:
         found[places_of(ids, names)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
         return found
 
+    def _mark(self) -> dict[str, Any]:
+        """Return what differs from the last saved plan, and mark the other vectors as ours, also after a kill."""
+        found = replace(self.migration.passes, engine=None).repair(marks=self.migration.marks, write=False)
+        if (marks := self.migration.marks) is not None:
+            marks.add(found["marks"])
+            marks.write(self.migration.folder)
+        return found
+
     def repair(self) -> bool:
         """Write all rows that differ from the plan, if they fit the map; return whether there were any."""
-        migration, marks = self.migration, self.migration.marks
-        passes = replace(migration.passes, engine=None)
-        found = passes.repair(marks=marks, write=False)
-        changed = bool(found["written"])
-        if changed:
-            migration._judge(found["sample"])
-            found = passes.repair(marks=marks)
-            if marks is not None:
-                found = passes.repair(marks=marks)  # reads back what was written
-        if marks is not None:
-            marks.add(found["marks"])
-            marks.write(migration.folder)
+        found = self._mark()
+        if changed := bool(found["written"]):
+            self.migration._judge(found["sample"])
+            self.unverify()
+            replace(self.migration.passes, engine=None).repair(marks=self.migration.marks)
+            if self.migration.marks is not None:
+                self._mark()  # reads back what was written
         return changed
+
+    def unverify(self) -> None:
+        """Record, before rows are written, that the new vectors are not those that were verified."""
+        journal = self.migration._journal()
+        if journal.state in ("verified", "rolled back"):
+            journal.state = "filled"
+            journal.write(self.migration.folder)
 
 
 def _scratch(folder: Path, rows: Iterable[np.ndarray], dim: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,12 +41,11 @@ def inputs_of(digest: str) -> str:
 
 def sweep(folder: Path, kept: Collection[str]) -> None:
     """Remove parts that the state does not name, and what killed writers left."""
-    unused = [path for path in folder.iterdir() if _OWN.fullmatch(path.name) and path.name not in kept]
-    for path in folder.glob(".*.tmp"):
-        unused += persist.find_left_over(folder / path.name.removeprefix(".").rsplit(".", 2)[0])
+    unused = {path for path in folder.iterdir() if _OWN.fullmatch(path.name) and path.name not in kept}
+    unused |= {folder / path.name.removeprefix(".").rsplit(".", 2)[0] for path in folder.glob(".*.tmp")}
     for path in unused:
         with suppress(OSError):
-            shutil.rmtree(path)
+            persist.remove_folder(path, kept=path.name in kept)
 
 
 @dataclass(eq=False)
