@@ -116,19 +116,7 @@ def fit(
         if there are fewer than ten pairs; if unpaired rows did not improve the map.
     """
     check_seed(random_state)
-    check_choice(method, ("auto", *METHODS), "method")
-    if unpaired is not None and method == "auto":
-        method = "orthogonal"
-    if method != "auto" and single_modality:
-        raise ParameterError(f"Got `single_modality=True` for `method={method!r}`; it is for choices.", "Leave it out.")
-    if unpaired is not None and method != "orthogonal":
-        raise ParameterError(
-            f"Only an orthogonal map is refined with unpaired rows; got `method={method!r}`.",
-            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
-        )
-    model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
-    if unpaired is not None:
-        model = RefinedMap(**parameters)  # type: ignore[arg-type]
+    method, model = _unfitted(method, parameters, unpaired is not None, single_modality)
     source, target = as_pair(old, new, ("old", "new"))
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
@@ -149,16 +137,7 @@ def fit(
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
     scores["distinct"] = count_distinct(train.source.vectors)
     if len(train) < FEW and unpaired is None:
-        most = min(train.source.dim, train.target.dim)
-        known = min(len(train) - 1, most)
-        warnings.warn(
-            DegenerateWarning(
-                f"Got {len(train)} pairs, which determine at most {known} of {most} directions ({known / most:.0%}); "
-                "what vectors have in the others is lost, and too few are left to measure how good the map is.",
-                "Pass more pairs; some hundred are usual.",
-            ),
-            stacklevel=2,
-        )
+        _warn_few(train)
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
@@ -219,6 +198,37 @@ def fit(
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
     model.scores_ = scores
     return model
+
+
+def _unfitted(method: str, parameters: Mapping[str, Any], refined: bool, single_modality: bool) -> tuple[str, Map]:
+    """Return the method and the map to fit; of ``"auto"`` a rotation, until a map is chosen."""
+    check_choice(method, ("auto", *METHODS), "method")
+    if refined and method == "auto":
+        method = "orthogonal"
+    if method != "auto" and single_modality:
+        raise ParameterError(f"Got `single_modality=True` for `method={method!r}`; it is for choices.", "Leave it out.")
+    if refined and method != "orthogonal":
+        raise ParameterError(
+            f"Only an orthogonal map is refined with unpaired rows; got `method={method!r}`.",
+            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
+        )
+    if refined:
+        return method, RefinedMap(**parameters)
+    return method, OrthogonalMap() if method == "auto" else make_map(method, **parameters)
+
+
+def _warn_few(train: Pairs) -> None:
+    """Warn of what few pairs determine."""
+    most = min(train.source.dim, train.target.dim)
+    known = min(len(train) - 1, most)
+    warnings.warn(
+        DegenerateWarning(
+            f"Got {len(train)} pairs, which determine at most {known} of {most} directions ({known / most:.0%}); "
+            "what vectors have in the others is lost, and too few are left to measure how good the map is.",
+            "Pass more pairs; some hundred are usual.",
+        ),
+        stacklevel=3,
+    )
 
 
 def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.ndarray, np.ndarray]:
