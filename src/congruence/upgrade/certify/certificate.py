@@ -233,8 +233,8 @@ def certify(
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
             measured = cross_fit(items, recipe, choice, callback)
-        mixed = measure_mixed(items, measured, items.task, rows)
-        controls = measure_controls(mapping, rotation, items)
+        mixed = measure_mixed(items, measured, items.task, rows, random_state)
+        controls = measure_controls(mapping, rotation, items, random_state)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(

@@ -199,7 +199,8 @@ class EvaluationSet:
     groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
     n_neighbors: int = 10  # length of the lists that are compared
     hubness: Hubness | None = None  # correction in the search of all strategies
-    random_state: int = 0  # of the rows that are compared, and of the folds
+    #: The stored rows that are compared with each other, and those that are assigned to classes; by default all.
+    samples: tuple[np.ndarray, np.ndarray] | None = None
 
     @cached_property
     def tasks(self) -> dict[str, int]:
@@ -251,21 +252,15 @@ class EvaluationSet:
         modality = self.tables.store_modality if self.judged else self.tables.query_modality
         return f"{self.task}/stored", f"cosine/{modality}"
 
-    @cached_property
+    @property
     def compared(self) -> np.ndarray:
-        """The stored rows that are compared with each other: all, or a random sample of ``MOST_COMPARED``."""
-        return self._sample(MOST_COMPARED)
+        """The stored rows that are compared with each other."""
+        return np.arange(self.tables.n) if self.samples is None else self.samples[0]
 
-    @cached_property
+    @property
     def assigned(self) -> np.ndarray:
-        """The stored rows that are assigned to classes: all, or a random sample for ``MOST_ASSIGNED``."""
-        return self._sample(max(MOST_COMPARED, MOST_ASSIGNED // len(self.tables.ids[self.tables.query_modality])))
-
-    def _sample(self, most: int) -> np.ndarray:
-        n = self.tables.n
-        if n <= most:
-            return np.arange(n)
-        return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
+        """The stored rows that are assigned to classes."""
+        return np.arange(self.tables.n) if self.samples is None else self.samples[1]
 
     def list_length(self, n: int) -> int:
         """Return how many results are compared in a store of n rows."""
@@ -278,7 +273,19 @@ class EvaluationSet:
     def take(self, rows: np.ndarray) -> EvaluationSet:
         """Return some of the stored items."""
         groups = None if self.groups is None else self.groups[rows]
-        return replace(self, tables=self.tables.take(rows), groups=groups)
+        return replace(self, tables=self.tables.take(rows), groups=groups, samples=None)
+
+
+def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the stored rows to compare with each other, and those to assign to classes: all, or random ones."""
+    n, names = tables.n, len(tables.ids[tables.query_modality])
+
+    def draw(most: int) -> np.ndarray:
+        return (
+            np.arange(n) if n <= most else np.sort(np.random.default_rng(random_state).choice(n, most, replace=False))
+        )
+
+    return draw(MOST_COMPARED), draw(max(MOST_COMPARED, MOST_ASSIGNED // names))
 
 
 #: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
@@ -462,7 +469,7 @@ class Design:
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
         texts = None if text_queries is None else _join_texts(text_queries, anchors)
-        items = EvaluationSet(scored, texts, groups, n_neighbors, hubness, random_state)
+        items = EvaluationSet(scored, texts, groups, n_neighbors, hubness, draw_samples(scored, random_state))
         return cls(anchors, items, _choose_fitted(anchors, fitted, together=method != "linear"))
 
     @property

@@ -242,11 +242,11 @@ def read(
 Folds: TypeAlias = Mapping[str, np.ndarray]
 
 
-def deal_folds(items: EvaluationSet, fitted: Sequence[str]) -> tuple[np.ndarray, Folds]:
+def deal_folds(items: EvaluationSet, recipe: MapRecipe) -> tuple[np.ndarray, Folds]:
     """Divide anchors that are scored themselves, (n,); the rows of an item share its fold, or that of its class."""
-    tables, groups = items.tables, items.groups_of(fitted)
+    tables, fitted, groups = items.tables, recipe.fitted, items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
-    fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
+    fold = deal(units, FOLDS, np.random.default_rng(recipe.random_state))
     rows = dict.fromkeys(tables.source, fold)
     if tables.by_class:
         assert tables.classes is not None
@@ -349,7 +349,7 @@ def measure_heldout(
 ) -> Measured:
     """Score items that are not anchors; for the curve, by maps of consecutive folds of the anchors."""
     items = design.items
-    out, rng = score_heldout(model, items), np.random.default_rng(items.random_state)
+    out, rng = score_heldout(model, items), np.random.default_rng(recipe.random_state)
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
     fold = rng.permutation(design.n_anchors) % FOLDS
@@ -390,7 +390,7 @@ def cross_fit(
     certified, since other kinds can have quite different ones.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
-    fold, folds = deal_folds(items, recipe.fitted)
+    fold, folds = deal_folds(items, recipe)
     anchors = AnchorFolds(recipe, tables, fold)
     sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
     coarse = fold // (FOLDS // COARSE)
@@ -448,7 +448,9 @@ def _by_fold(folds: Folds, hits: Hits) -> list[float]:
     return [hits.score[part == k].mean() for k in np.unique(part)]
 
 
-def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
+def measure_controls(
+    model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet, random_state: int
+) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
     tables, hubness, stored = items.tables, items.hubness, items.tables.store_modality
     out: dict[str, dict[str, float]] = {}
@@ -456,7 +458,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         k, own = items.list_length(len(search.rows)), search.role == "items"
         there = rotation.for_modality(stored)
         d_source, d_target = rotation.rotation_.shape
-        turn = random_rotation(d_source, d_target, random_state=items.random_state)
+        turn = random_rotation(d_source, d_target, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
         queries = unit_rows(search.target, None, search.queries)
@@ -467,7 +469,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
     for name, target in tables.target.items():
-        known = cosine_controls(model.to_target(name), tables.source[name], target, random_state=items.random_state)
+        known = cosine_controls(model.to_target(name), tables.source[name], target, random_state=random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
     return out
 
