@@ -77,6 +77,10 @@ class TestParquet(FailingFiles, DatabaseContract):
             rows = rows.set_column(place, field.with_nullable(False), vectors)
         self.write(rows, Path(where))
 
+    def said(self, where):
+        schema = self.read(where).schema
+        return str(schema), schema.metadata, [field.metadata for field in schema]
+
     def rules(self, where):
         field = self.read(where).schema.field("embedding")
         return str(field.type), field.nullable, field.metadata

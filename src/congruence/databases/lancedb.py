@@ -438,22 +438,25 @@ class LanceDB(ColumnDatabase):
 
         A search that names its column uses the others from the first commit on, one that does not from the second.
         """
-        self._index_if_missing()
+        self._index_if_missing(Stage.PREPARED)
         super().switch()
         self._change(lambda: self._hide(OLD))
 
     def rollback(self) -> None:
         """Rename both columns back in one version; rows added since the switch are kept."""
+        self._index_if_missing(Stage.SWITCHED)
         super().rollback()
         if self.stage() is Stage.PREPARED:
             self._change(lambda: self._hide(NEW))
 
-    def _index_if_missing(self) -> None:
-        """Build the index over the new vectors, if others built one over the old vectors since the run."""
-        if self.stage() is Stage.PREPARED:
-            data, old, new = self._both()
-            if find_index(data, old) is not None and find_index(data, new) is None:
-                self.build_index()
+    def _index_if_missing(self, stage: Stage) -> None:
+        """Build the index that others built over the vectors that readers see also over the others."""
+        if self.stage() is stage:
+            data, *names = self._both()
+            shown, hidden = names if stage is Stage.PREPARED else reversed(names)
+            like = find_index(data, shown)
+            if like is not None and find_index(data, hidden) is None:
+                self._change(lambda: index_like(self._open(), like, hidden, None))
 
     def _rename(self, shown: str, hidden: str) -> None:
         """Exchange the names; that readers' vectors are never null stays a rule of their name."""
@@ -850,7 +853,8 @@ def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: st
     if like.hnsw:
         options["m"], options["ef_construction"] = like.hnsw
     names = {index.name for index in data.describe_indices()}
-    candidates = (f"{column}_idx{k or ''}" for k in range(len(names) + 1))
+    shown = column.removesuffix(NEW).removesuffix(OLD)  # an index keeps its name when columns are renamed
+    candidates = (f"{shown}_idx{k or ''}" for k in range(len(names) + 1))
     unused = next(candidate for candidate in candidates if candidate not in names)
     data.create_index(quoted(column), like.kind, name=name or unused, replace=name is not None, **options)
 
