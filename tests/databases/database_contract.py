@@ -1108,6 +1108,43 @@ class DatabaseContract:
                 getattr(migration, step)()
             assert cell == REFUSED or self.holds(where, what), (what, self.traces(where))
 
+    def empty(self, where) -> None:
+        """Write a file without rows."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("moment", ["before the switch", "after the switch"])
+    def test_a_file_that_the_application_emptied(self, tmp_path, moment):
+        ids, vectors, others = make_rows(self.id_types[0], 30)
+        where, (mapping, _) = self.make(tmp_path, ids, vectors, others), self.rotated(vectors)
+        with self.open(where) as database:
+            if database.capabilities.writes_after_switch:
+                pytest.skip("a table, which the next test empties")
+        with self.migrating(where, tmp_path, mapping) as migration:
+            migration.run()
+            migration.verify()
+            if moment == "after the switch":
+                migration.switch()
+        self.empty(where)
+        written = Path(where).read_bytes() if Path(where).is_file() else b""
+        ours = next(tmp_path.glob(".*.congruence"))
+        if moment == "before the switch":
+            reads = Path(where).suffix != ".npy"  # an array without rows is none
+            said = rf"was written to since the run began, and cannot be read.*remove {ours}"
+            refused = nullcontext() if reads else pytest.raises(MigrationError, match=said)
+            with refused, self.migrating(where, tmp_path) as migration:
+                assert "written to since the run began" in migration.status()["refused"]
+                migration.discard()
+            if not reads:
+                return
+        else:
+            with self.migrating(where, tmp_path) as migration:
+                assert "ince the switch" in migration.status()["refused"]
+                with pytest.raises(MigrationError, match="since the switch|[Ss]ince the switch"):
+                    migration.rollback()
+                migration.drop_old()
+        assert not ours.exists()
+        assert not written or Path(where).read_bytes() == written
+
     @pytest.mark.parametrize("moment", ["before the switch", "after the switch", "after a rollback"])
     def test_a_table_that_the_application_emptied(self, tmp_path, moment):
         ids, vectors, others = make_rows(self.id_types[0], 30)

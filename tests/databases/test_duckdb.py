@@ -456,3 +456,27 @@ def test_a_type_that_has_changed_since_the_run_is_not_lost(tmp_path):
         database.switch()
     with duckdb.connect(where) as user:
         assert user.execute("SELECT typeof(embedding) FROM items LIMIT 1").fetchall() == [("DOUBLE[6]",)]
+
+
+def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tmp_path, here):
+    contract = TestDuckDB()
+    ids, vectors, others = make_rows("int")
+    where, (mapping, _) = contract.make(tmp_path, ids, vectors, others), contract.rotated(vectors)
+    mapping.save(tmp_path / "map")
+    here("migrate", where, "run", "--map", "map", "--table", "items", "--modality", "image", "--yes").ends(0)
+    contract.make_between(where, "placed")
+    said = here("migrate", where, "status").ends(0).out
+    assert '"main"."placed"' in said
+    assert "in the way of drop-old" in said
+    refused = here("migrate", where, "switch").ends(2).err
+    assert '"main"."placed"' in refused
+    contract.unmake(where, "placed")
+    assert said != here("migrate", where, "status").ends(0).out
+    with duckdb.connect(where) as user:
+        user.execute("TRUNCATE items")
+    said = here("migrate", where, "status").ends(0).out
+    assert "Left to do: discard" in said
+    assert "No row of" in said
+    assert f"Next: congruence migrate {where} discard" in said
+    assert "congruence migrate" in here("migrate", where, "switch").ends(2).err
+    here("migrate", where, "discard", "--yes").ends(0)

@@ -54,6 +54,11 @@ class TestFaiss(FailingFiles, DatabaseContract):
         index.add_with_ids(vector[None], np.array([one], np.int64))
         faiss.write_index(index, where)
 
+    def empty(self, where):
+        index = faiss.read_index(where)
+        index.reset()
+        faiss.write_index(index, where)
+
     def user_delete(self, where, one, **names):
         index = faiss.read_index(where)
         index.remove_ids(np.array([one], np.int64))
