@@ -101,6 +101,7 @@ BETWEEN = {
         "nobody": ("a grant", _K, _K, _K, _K),
         "second": ("an index over the vectors", _K, _N, _K, _K),
         "sole": ("a unique index over the vectors", _K, _R, _K, _K),
+        "without": ("an index over the vectors is dropped", _K, _N, _K, _K),
         "wide": ("a check", _K, _K, _K, _K),
         "a comment": ("a comment on the column", _K, _K, _K, _K),
         "likes": ("a foreign key to the table", _K, _K, _K, _K),

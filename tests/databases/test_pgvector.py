@@ -171,6 +171,7 @@ class TestPgVector(DatabaseContract):
         "nobody": "GRANT SELECT (embedding), UPDATE (embedding) ON items TO pg_monitor",
         "second": "CREATE INDEX second ON items USING hnsw (embedding vector_l2_ops)",
         "sole": "CREATE UNIQUE INDEX sole ON items (embedding)",
+        "without": "DROP INDEX items_hnsw",
         "wide": f"ALTER TABLE items ADD CONSTRAINT wide CHECK (vector_dims(embedding) = {DIM})",
         "a comment": "COMMENT ON COLUMN items.embedding IS 'mine'",
         "likes": "CREATE TABLE likes (item bigint REFERENCES items ON DELETE CASCADE)",
@@ -212,6 +213,8 @@ class TestPgVector(DatabaseContract):
                 "likes": "items(id)",
             }
             return said[what] in str(self.traces(where)).replace("shop.", "").replace("public.", "")
+        if what == "without":
+            return "hnsw" not in str(self.traces(where)[2]).replace("items_hnsw__congruence_old", "old")
         with connect(where) as connection:
             if what == "nobody":
                 allowed = "SELECT has_column_privilege('pg_monitor', 'items', 'embedding', 'SELECT, UPDATE')"
