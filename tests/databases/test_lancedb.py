@@ -185,6 +185,28 @@ def test_the_space_of_the_table_goes_with_the_old_vectors(tmp_path):
     assert stated() == {"mine": "yes"}
 
 
+def test_an_extension_type_is_kept(tmp_path):
+    where, vectors = str(tmp_path / "items.lance"), np.eye(20, DIM, dtype=np.float32)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(vectors)
+    lance.write_dataset(pa.table({"id": range(20), "embedding": tensors}), where)
+
+    def kind():
+        field = lance.dataset(where).schema.field("embedding")
+        return field.type.extension_name, field.type.shape, field.metadata or {}
+
+    before = kind()
+    with open_database(where) as database:
+        run(database, 4)
+        database.switch()
+        database.switch()
+        assert kind()[:2] == ("arrow.fixed_shape_tensor", [4])
+        database.rollback()
+        assert kind() == before
+        database.switch()
+        database.drop_old()
+    assert kind() == ("arrow.fixed_shape_tensor", [4], {})
+
+
 def test_both_columns_change_their_names_in_one_version(tmp_path):
     where, _ = small(tmp_path)
     with open_database(where) as database:
