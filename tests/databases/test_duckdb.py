@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import KEPT, REFUSED, DatabaseContract, UserRow, lists, make_rows, run
+from database_contract import BETWEEN, DatabaseContract, UserRow, lists, make_rows, run
 
 from congruence.databases import NewVectors, Stage, open_database
 from congruence.databases.duckdb import DuckDB
@@ -125,20 +125,17 @@ class TestDuckDB(DatabaseContract):
         "raw": "VIEW raw AS SELECT {} FROM items",
         "near": "MACRO near(q) AS TABLE SELECT id, array_distance(embedding, q::FLOAT[8]) AS d FROM items",
     }
-    between: ClassVar[dict[str, dict[str, str]]] = {
-        "switch": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "a comment": KEPT, "a default": KEPT}
-        | dict.fromkeys(("placed", "raw", "likes"), REFUSED),
-        "rollback": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "raw": REFUSED, "likes": REFUSED},
-        "drop_old": {"seen": KEPT, "whole": KEPT, "near": KEPT, "by_title": KEPT, "a comment": KEPT, "a default": KEPT}
-        | dict.fromkeys(("placed", "raw", "likes"), REFUSED),
-        "discard": {"seen": KEPT, "whole": KEPT, "placed": REFUSED, "raw": REFUSED, "likes": REFUSED},
-    }
+    between = (
+        BETWEEN["duckdb"] if duckdb.__version__ >= "2" else {k: v for k, v in BETWEEN["duckdb"].items() if k != "told"}
+    )
 
     def make_between(self, where, what):
         with duckdb.connect(where) as user:
             columns = [one for (one,) in user.execute("SELECT column_name FROM (DESCRIBE items)").fetchall()]
             hidden = [one for one in columns if "__congruence" in one]
             statements = {
+                "told": "CREATE TABLE log (x INT); CREATE TRIGGER told AFTER UPDATE ON items FOR EACH STATEMENT "
+                "INSERT INTO log VALUES (1)",
                 "likes": "CREATE TABLE likes (item BIGINT REFERENCES items (id))",
                 "by_title": "CREATE INDEX by_title ON items (title)",
                 "a comment": "COMMENT ON COLUMN items.embedding IS 'mine'",
@@ -148,7 +145,8 @@ class TestDuckDB(DatabaseContract):
 
     def unmake(self, where, what):
         with duckdb.connect(where) as user:
-            user.execute(f"DROP {'TABLE' if what == 'likes' else 'VIEW'} {what}")
+            gone = {"likes": "TABLE likes", "told": "TRIGGER told ON items"}
+            user.execute(f"DROP {gone.get(what, f'VIEW {what}')}")
 
     def holds(self, where, what):
         with duckdb.connect(where) as user:
@@ -458,3 +456,27 @@ def test_a_type_that_has_changed_since_the_run_is_not_lost(tmp_path):
         database.switch()
     with duckdb.connect(where) as user:
         assert user.execute("SELECT typeof(embedding) FROM items LIMIT 1").fetchall() == [("DOUBLE[6]",)]
+
+
+def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tmp_path, here):
+    contract = TestDuckDB()
+    ids, vectors, others = make_rows("int")
+    where, (mapping, _) = contract.make(tmp_path, ids, vectors, others), contract.rotated(vectors)
+    mapping.save(tmp_path / "map")
+    here("migrate", where, "run", "--map", "map", "--table", "items", "--modality", "image", "--yes").ends(0)
+    contract.make_between(where, "placed")
+    said = here("migrate", where, "status").ends(0).out
+    assert '"main"."placed"' in said
+    assert "in the way of drop-old" in said
+    refused = here("migrate", where, "switch").ends(2).err
+    assert '"main"."placed"' in refused
+    contract.unmake(where, "placed")
+    assert said != here("migrate", where, "status").ends(0).out
+    with duckdb.connect(where) as user:
+        user.execute("TRUNCATE items")
+    said = here("migrate", where, "status").ends(0).out
+    assert "Left to do: discard" in said
+    assert "No row of" in said
+    assert f"Next: congruence migrate {where} discard" in said
+    assert "congruence migrate" in here("migrate", where, "switch").ends(2).err
+    here("migrate", where, "discard", "--yes").ends(0)

@@ -55,6 +55,11 @@ class TestBlobTable(DatabaseContract):
         with sqlite3.connect(where) as user:
             user.execute(f"INSERT OR REPLACE INTO {quoted(table)} ({names}) VALUES (?, ?, ?, ?)", values)
 
+    def traces(self, where):
+        with sqlite3.connect(where) as user:
+            columns = sorted(row[1:] for row in user.execute("PRAGMA table_info(items)").fetchall())
+            return columns, user.execute("SELECT type, name FROM sqlite_master ORDER BY 1, 2").fetchall()
+
     def user_delete(self, where, one, *, table="items", id_column="id"):
         with sqlite3.connect(where) as user:
             user.execute(f"DELETE FROM {quoted(table)} WHERE {quoted(id_column)} = ?", [one])

@@ -44,10 +44,19 @@ class TestFaiss(FailingFiles, DatabaseContract):
             ids = faiss.vector_to_array(index.id_map)
         return {one: UserRow(index.reconstruct(one).tobytes(), {}) for one in ids.tolist()}
 
+    def said(self, where):
+        index = faiss.read_index(where)
+        return type(index), type(faiss.downcast_index(getattr(index, "index", index))), index.metric_type, index.ntotal
+
     def user_add(self, where, one, vector, others, **names):
         index = faiss.read_index(where)
         index.remove_ids(np.array([one], np.int64))
         index.add_with_ids(vector[None], np.array([one], np.int64))
+        faiss.write_index(index, where)
+
+    def empty(self, where):
+        index = faiss.read_index(where)
+        index.reset()
         faiss.write_index(index, where)
 
     def user_delete(self, where, one, **names):

@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DatabaseContract, Killed, UserRow, lists, run
+from database_contract import BETWEEN, DIM, DatabaseContract, Killed, UserRow, lists, run
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -66,6 +66,34 @@ class TestLanceDB(DatabaseContract):
             rows = rows.append_column("second", vectors)
         lancedb.connect(Path(where).parent).create_table("items", rows, mode="overwrite")
 
+    def traces(self, where):
+        data = lance.dataset(where)
+        fields = [(one.name, str(one.type), one.nullable, one.metadata or {}) for one in data.schema]
+        files = sorted(one.name for one in Path(where).parent.iterdir())
+        indices = [(one.name, one.field_names) for one in data.describe_indices()]
+        return sorted(fields, key=str), data.schema.metadata or {}, files, indices
+
+    between = BETWEEN["lancedb"]
+
+    def make_between(self, where, what):
+        data = lance.dataset(where)
+        if what == "index":
+            data.create_index("embedding", "IVF_FLAT", num_partitions=2, metric="cosine")
+        elif what == "scalar index":
+            data.create_scalar_index("kind", "BTREE")
+        elif what == "tag":
+            data.tags.create("mine", data.version)
+        else:
+            data.update_field_metadata({"embedding": {"of": "the photo"}})
+
+    def holds(self, where, what):
+        data = lance.dataset(where)
+        if what == "tag":
+            return len(lance.dataset(where, "mine").to_table()) == len(self.user_rows(where))
+        if what == "comment":
+            return data.schema.field("embedding").metadata[b"of"] == b"the photo"
+        return [(what == "index" and "embedding") or "kind"] in [one.field_names for one in data.describe_indices()]
+
     def rules(self, where):
         field = connect(where).schema.field("embedding")
         metadata = {key: text for key, text in (field.metadata or {}).items() if key != b"congruence.note"}
@@ -119,6 +147,64 @@ def test_a_search_that_names_no_column_finds_what_it_found(tmp_path):
         assert found(vectors[3]) != [3]
         database.rollback()
         assert found(vectors[3]) == [3]
+
+
+def test_an_index_has_no_name_of_ours(tmp_path):
+    where, _ = small(tmp_path, n=300)
+    for name in ("embedding_idx1", "embedding_idx"):
+        if name == "embedding_idx1":
+            lance.dataset(where).create_index("embedding", "IVF_FLAT", num_partitions=2, metric="cosine")
+        with open_database(where) as database:
+            database.prepare(DIM, "float32", {})
+            fill(database)
+            database.build_index()
+            database.switch()
+            database.drop_old()
+        assert [one.name for one in lance.dataset(where).describe_indices()] == [name]
+
+
+def test_the_space_of_the_table_goes_with_the_old_vectors(tmp_path):
+    where, _ = small(tmp_path)
+    lance.dataset(where).update_schema_metadata({"congruence.space": '{"model": "a"}', "mine": "yes"})
+
+    def stated():
+        return {key.decode(): text.decode() for key, text in lance.dataset(where).schema.metadata.items()}
+
+    before = stated()
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        fill(database)
+        database.switch()
+        assert stated() == {"mine": "yes"}
+        assert database.info().space.model == "a"  # of the old vectors
+        database.rollback()
+        assert stated() == before
+        database.switch()
+        database.drop_old()
+        assert database.info().space.model is None
+    assert stated() == {"mine": "yes"}
+
+
+def test_an_extension_type_is_kept(tmp_path):
+    where, vectors = str(tmp_path / "items.lance"), np.eye(20, DIM, dtype=np.float32)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(vectors)
+    lance.write_dataset(pa.table({"id": range(20), "embedding": tensors}), where)
+
+    def kind():
+        field = lance.dataset(where).schema.field("embedding")
+        return field.type.extension_name, field.type.shape, field.metadata or {}
+
+    before = kind()
+    with open_database(where) as database:
+        run(database, 4)
+        database.switch()
+        database.switch()
+        assert kind()[:2] == ("arrow.fixed_shape_tensor", [4])
+        database.rollback()
+        assert kind() == before
+        database.switch()
+        database.drop_old()
+    assert kind() == ("arrow.fixed_shape_tensor", [4], {})
 
 
 def test_both_columns_change_their_names_in_one_version(tmp_path):

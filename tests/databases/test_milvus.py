@@ -7,7 +7,17 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, kill_after, make_rows, run
+from database_contract import (
+    BETWEEN,
+    DIM,
+    DIM_NEW,
+    DatabaseContract,
+    RenamesContract,
+    UserRow,
+    kill_after,
+    make_rows,
+    run,
+)
 from lazy_module import LazyModule
 
 from congruence import errors
@@ -110,6 +120,36 @@ class TestFile(RenamesContract, DatabaseContract):
 
     def restart(self):
         lite.server_manager_instance.release_all()
+
+    def traces(self, where):
+        client, found = client_of(where), []
+        changing = ("collection_id", "created_timestamp", "update_timestamp")
+        for name in client.list_collections():
+            facts = client.describe_collection(name)
+            indexes = sorted(client.list_indexes(name))
+            found.append((name, {key: facts[key] for key in facts if key not in changing}, indexes))
+        return sorted(found, key=str), sorted(client.list_aliases()["aliases"])
+
+    between = BETWEEN["milvus"]
+
+    def make_between(self, where, what):
+        if what == "properties":
+            client_of(where).alter_collection_properties("items", {"team": "search"})
+        else:
+            self.create(where, what)
+
+    def unmake(self, where, what):
+        client = client_of(where)
+        if what == "properties":
+            (hidden,) = [one for one in client.list_collections() if one.endswith(("_new", "_old"))]
+            client.alter_collection_properties(hidden, {"team": "search"})
+        else:
+            client.drop_collection(what)
+
+    def holds(self, where, what):
+        if what == "properties":
+            return client_of(where).describe_collection("items")["properties"].get("team") == "search"
+        return what in self.collections(where)
 
     def renaming(self):
         return pymilvus.MilvusClient, "rename_collection"

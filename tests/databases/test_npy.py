@@ -48,6 +48,10 @@ class TestNpy(FailingFiles, DatabaseContract):
     def user_delete(self, where, one, **names):
         self.save(where, {name: row for name, row in self.user_rows(where).items() if name != one})
 
+    def empty(self, where):
+        np.save(where, np.load(where)[:0])
+        np.save(Path(where).parent / "ids.npy", np.load(Path(where).parent / "ids.npy")[:0])
+
     def save(self, where, rows):
         np.save(where, np.stack([np.frombuffer(row.vector, np.float32) for row in rows.values()]))
         np.save(Path(where).parent / "ids.npy", np.array(list(rows)))
@@ -58,6 +62,9 @@ class TestNpy(FailingFiles, DatabaseContract):
     def rules(self, where):
         found = np.load(where)
         return found.dtype.str, found.flags.f_contiguous
+
+    def said(self, where):
+        return self.rules(where), np.load(where).shape
 
     def user_change(self, where, one, vector, others):
         rows = np.load(where)

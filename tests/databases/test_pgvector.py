@@ -3,11 +3,12 @@
 import re
 import traceback
 from contextlib import contextmanager
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, Counted, DatabaseContract, UserRow, check_kills, run
+from database_contract import BETWEEN, DIM, Counted, DatabaseContract, UserRow, check_kills, run
 
 from congruence import Migration, OrthogonalMap
 from congruence.databases import Stage, open_database
@@ -144,6 +145,85 @@ class TestPgVector(DatabaseContract):
         with connect(where) as connection:
             for statement in statements[situation].split("; "):
                 connection.execute(statement)
+
+    def traces(self, where):
+        table = "'items'::regclass"
+        queries = (
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull, attstorage, attacl::text, "
+            f"col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = {table} AND attnum > 0 AND NOT "
+            "attisdropped",
+            f"SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = {table} AND NOT tgisinternal",
+            "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'shop'",
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'shop'::regnamespace",
+            "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'shop'::regnamespace",
+            "SELECT relname, relkind, relacl::text, obj_description(oid) FROM pg_class "
+            "WHERE relnamespace = 'shop'::regnamespace",
+            "SELECT viewname, definition FROM pg_views WHERE schemaname = 'shop'",
+        )
+        with connect(where) as connection:
+            return [sorted(connection.execute(query).fetchall(), key=str) for query in queries]
+
+    _LOG = """CREATE FUNCTION log() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN NEW.title = $a$told$a$; RETURN NEW; END'; """
+    _MADE: ClassVar[dict[str, str]] = {
+        "seen": "CREATE VIEW seen AS SELECT id, embedding FROM items",
+        "told": f"{_LOG}CREATE TRIGGER told BEFORE UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION log()",
+        "nobody": "GRANT SELECT (embedding), UPDATE (embedding) ON items TO pg_monitor",
+        "second": "CREATE INDEX second ON items USING hnsw (embedding vector_l2_ops)",
+        "sole": "CREATE UNIQUE INDEX sole ON items (embedding)",
+        "without": "DROP INDEX items_hnsw",
+        "wide": f"ALTER TABLE items ADD CONSTRAINT wide CHECK (vector_dims(embedding) = {DIM})",
+        "a comment": "COMMENT ON COLUMN items.embedding IS 'mine'",
+        "likes": "CREATE TABLE likes (item bigint REFERENCES items ON DELETE CASCADE)",
+        "kept": "CREATE MATERIALIZED VIEW kept AS SELECT embedding FROM items",
+        "loud": "CREATE RULE loud AS ON DELETE TO items WHERE old.embedding IS NULL DO INSTEAD NOTHING",
+        "width": "ALTER TABLE items ADD COLUMN width int GENERATED ALWAYS AS (vector_dims(embedding)) STORED",
+        "default": f"ALTER TABLE items ALTER embedding SET DEFAULT '{[0] * DIM}'",
+        "whole": "CREATE VIEW whole AS SELECT * FROM items",
+        "raw": "CREATE VIEW raw AS SELECT {} FROM items",
+    }
+    _GONE: ClassVar[dict[str, str]] = {
+        "sole": "DROP INDEX sole",
+        "kept": "DROP MATERIALIZED VIEW kept",
+        "loud": "DROP RULE loud ON items",
+        "width": "ALTER TABLE items DROP COLUMN width",
+        "default": "ALTER TABLE items ALTER embedding DROP DEFAULT",
+        "whole": "DROP VIEW whole",
+        "raw": "DROP VIEW raw",
+    }
+    between = BETWEEN["pgvector"]
+
+    def make_between(self, where, what):
+        with connect(where) as connection:
+            hidden = "SELECT attname FROM pg_attribute WHERE attrelid = 'items'::regclass AND attname ~ '__congruence'"
+            connection.execute(self._MADE[what].format(*connection.execute(hidden).fetchone()))
+
+    def unmake(self, where, what):
+        with connect(where) as connection:
+            connection.execute(self._GONE[what])
+
+    def holds(self, where, what):
+        if what == "a comment":
+            return "mine" in str(self.rules(where))
+        if what in ("second", "sole", "wide", "likes"):
+            said = {
+                "sole": "UNIQUE INDEX sole ON items USING btree (embedding)",
+                "second": "hnsw (embedding vector_l2_ops)",
+                "wide": "vector_dims(embedding)",
+                "likes": "items(id)",
+            }
+            return said[what] in str(self.traces(where)).replace("shop.", "").replace("public.", "")
+        if what == "without":
+            return "hnsw" not in str(self.traces(where)[2]).replace("items_hnsw__congruence_old", "old")
+        with connect(where) as connection:
+            if what == "nobody":
+                allowed = "SELECT has_column_privilege('pg_monitor', 'items', 'embedding', 'SELECT, UPDATE')"
+                return connection.execute(allowed).fetchone()[0]
+            if what == "seen":
+                both = "SELECT count(*) FROM seen NATURAL JOIN items WHERE seen.embedding = items.embedding"
+                return connection.execute(both).fetchone()[0] == len(self.user_rows(where))
+            connection.execute("UPDATE items SET embedding = embedding WHERE kind = 'image'")
+            return connection.execute("SELECT count(*) FROM items WHERE title = 'told'").fetchone()[0] > 50
 
     def rules(self, where):
         attribute = (

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, UserRow, make_rows, run, without_new
+from database_contract import BETWEEN, DIM, DIM_NEW, DatabaseContract, UserRow, make_rows, run, without_new
 from qdrant_client import QdrantClient, models
 from qdrant_client.local.persistence import CollectionPersistence
 from qdrant_server import KEY, Server
@@ -116,6 +116,54 @@ class Contract(DatabaseContract):
         alias(client, "items", "named")
         client.close()
 
+    def traces(self, where):
+        """Return names without the one that the new collection keeps behind the alias."""
+        client, found = self.client(where), {}
+        for one in client.get_collections().collections:
+            info = client.get_collection(one.name)
+            found[one.name.replace("items_v1__congruence_new", "items_v1")] = (
+                {**info.config.model_dump(), "metadata": info.config.metadata or {}},
+                info.payload_schema,
+                sorted(alias.alias_name for alias in client.get_collection_aliases(one.name).aliases),
+            )
+            found["names"] = found.get("names", 0) + 1
+        client.close()
+        return found
+
+    between = BETWEEN["qdrant"]
+
+    def make_between(self, where, what):
+        client = self.client(where)
+        shown = next(one.collection_name for one in client.get_aliases().aliases if one.alias_name == "items")
+        if what == "field":
+            client.create_payload_index(shown, "kind", models.PayloadSchemaType.KEYWORD)
+        elif what == "metadata":
+            client.update_collection(shown, metadata={"team": "search"})
+        else:
+            hidden = next(one.name for one in client.get_collections().collections if one.name != shown)
+            alias(client, what, hidden if what == "hidden" else shown)
+        client.close()
+
+    def unmake(self, where, what):
+        client = self.client(where)
+        if what == "metadata":
+            for one in client.get_collections().collections:
+                client.update_collection(one.name, metadata={"team": "search"})
+        else:
+            unalias(client, what)
+        client.close()
+
+    def holds(self, where, what):
+        client = self.client(where)
+        shown = next(one.collection_name for one in client.get_aliases().aliases if one.alias_name == "items")
+        info, aliases = client.get_collection(shown), {one.alias_name for one in client.get_aliases().aliases}
+        client.close()
+        if what == "metadata":
+            return info.config.metadata == {"team": "search"}
+        return what in aliases if what == "staging" else "kind" in info.payload_schema or not self.payload_indexes
+
+    payload_indexes = False  # whether the client keeps them
+
     def user_delete(self, where, one, *, table="items", id_column=None):
         client = self.client(where)
         client.delete(table, models.PointIdsList(points=[one]))
@@ -127,6 +175,7 @@ class Contract(DatabaseContract):
 
 class TestServer(Contract):
     slow = True
+    payload_indexes = True
     id_types = ("uuid",)
 
     @pytest.fixture(autouse=True)

@@ -3,10 +3,11 @@
 import sqlite3
 from contextlib import closing
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from database_contract import DatabaseContract, UserRow, check_kills, killed_client
+from database_contract import BETWEEN, DatabaseContract, UserRow, check_kills, killed_client
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
@@ -54,6 +55,37 @@ class TestSQLite(DatabaseContract):
         with closing(connect(where)) as connection:
             found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
         return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
+
+    def traces(self, where):
+        with closing(connect(where)) as connection:
+            quoted = (
+                "SELECT type, name, replace(sql, '\"', '') FROM sqlite_master ORDER BY 1, 2"  # as a rename leaves it
+            )
+            return connection.execute(quoted).fetchall()
+
+    _MADE: ClassVar[dict[str, str]] = {
+        "seen": "CREATE VIEW seen AS SELECT id, vec_to_json(embedding) AS v FROM items",
+        "told": "CREATE TABLE other (x); CREATE TRIGGER told AFTER INSERT ON other BEGIN DELETE FROM items; END",
+        "items__congruence_old": "CREATE TABLE items__congruence_old (x)",
+        "items__congruence_new": "CREATE TABLE items__congruence_new (x)",
+    }
+    between = BETWEEN["sqlite-vec"]
+
+    def make_between(self, where, what):
+        with closing(connect(where)) as connection:
+            connection.executescript(self._MADE[what])
+
+    def unmake(self, where, what):
+        with closing(connect(where)) as connection:
+            connection.execute(f"DROP TABLE {what}")
+
+    def holds(self, where, what):
+        with closing(connect(where)) as connection:
+            shown = "SELECT id, vec_to_json(embedding) FROM items"
+            if what == "seen":
+                return connection.execute("SELECT * FROM seen").fetchall() == connection.execute(shown).fetchall()
+            connection.execute("INSERT INTO other VALUES (1)")
+            return not connection.execute(shown).fetchall()
 
     def give(self, where, situation):
         with closing(connect(where)) as connection:

@@ -819,10 +819,14 @@ def note_in(text: str | bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
 
 
+def own_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the metadata of a collection that are about neither a space nor a migration."""
+    return {key: value for key, value in (metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+
+
 def metadata_for_new(metadata: Mapping[str, Any] | None, mark: object) -> dict[str, Any]:
     """Return the metadata of a collection for its copy with new vectors: without the old space, with a mark."""
-    kept = {key: value for key, value in (metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
-    return {**kept, MARK_KEY: mark}
+    return {**own_metadata(metadata), MARK_KEY: mark}
 
 
 def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:

@@ -194,6 +194,21 @@ class FileDatabase(Database):
     def _reopen(self) -> None:
         """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
 
+    def _open_rows(self) -> None:
+        """Open the rows; if others have written what cannot be read, say how to go on."""
+        try:
+            self._reopen()
+        except CongruenceError as error:
+            record = self._place.record()
+            if record is None or self._stage is Stage.SWITCHED or fingerprint(self._place.path) == record.original:
+                raise
+            since, fix = "switch", "Restore it."
+            if self._place.stage() is Stage.PREPARED:
+                since, fix = "run began", f"Restore it; or remove {self._place.folder}, which holds the new vectors."
+            raise MigrationError(
+                f"{self._shown} was written to since the {since}, and cannot be read: {error.problem}", fix
+            ) from error
+
     @property
     def _original(self) -> Path:
         return self._place.other if self._stage is Stage.SWITCHED else self._place.path
@@ -295,11 +310,12 @@ class FileDatabase(Database):
         """Return the rows of the file that readers see after the switch, which others may have replaced."""
         shown = copy(self)
         shown._stage, shown._new, shown._counted = Stage.UNTOUCHED, None, None
-        shown._reopen()
+        shown._open_rows()
         return shown
 
     def _all_ids(self) -> pa.Array:
-        return pa.concat_arrays([piece.ids for piece in self._pieces(0, _ID_ROWS, False)])
+        ids = [piece.ids for piece in self._pieces(0, _ID_ROWS, False)]
+        return pa.concat_arrays(ids or [pa.array([], pa.int64())])
 
     def _other_fields(self) -> np.ndarray:
         return np.zeros(self.n)
@@ -479,7 +495,8 @@ class FileDatabase(Database):
         self._place.remove()
         self._stage = Stage.UNTOUCHED
         self._counted = None
-        self._reopen()
+        with suppress(CongruenceError):  # what others have written meanwhile need not be readable
+            self._reopen()
 
     def close(self) -> None:
         if self._new is not None:
@@ -535,6 +552,8 @@ def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
     """Return the position of each id in ``known``; -1 if it is missing."""
     import pyarrow.compute as pc
 
+    if not len(known):
+        return np.full(len(ids), -1)
     try:
         positions = pc.index_in(ids.cast(known.type), value_set=known)
     except pa.ArrowInvalid as error:

@@ -25,13 +25,13 @@ from congruence.databases._base import (
     NewVectors,
     folder_in,
     mark_in,
+    own_metadata,
     space_in,
     texts,
     with_key,
 )
 from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, FileError
-from congruence.io import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
@@ -43,7 +43,7 @@ _SAMPLE = 1000
 _FIELDS = ["metadatas", "documents", "uris"]
 
 #: Suffix of the collection whose metadata is the mark: Chroma cannot remove all metadata of a collection.
-_MARK = "__congruence_mark"
+_MARK = "__congruence_tag"
 
 #: Free bytes with less than which a folder cannot be written.
 _ROOM = 2**20
@@ -130,16 +130,18 @@ class Chroma(CollectionDatabase):
         return self._call(self._client.get_collection, collection, embedding_function=None)
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
-        name = ROLE.sub("", collection) + _MARK
-        found = [one for one in self._call(self._client.list_collections) if one.name == name and _is_mark(one)]
-        return mark_in(found[0].metadata[MARK_KEY]) if found else {}
+        name, known = ROLE.sub("", collection) + _MARK, self._call(self._client.list_collections)
+        found = [one for one in known if one.name == name and _is_mark(one)]
+        mark = mark_in(found[0].metadata[MARK_KEY]) if found else {}
+        ours = [str(one.id) for one in known if one.name == collection]
+        return mark if mark.get("id") in (None, *ours) else {}
 
     def _unmark(self, collection: str) -> None:
         self._call(self._client.delete_collection, ROLE.sub("", collection) + _MARK)
 
     def _settings(self, collection: str) -> Mapping[str, object]:
         found = self._open(collection)
-        return {"metadata": _without_space(found.metadata), "configuration": found.configuration_json}
+        return {"metadata": own_metadata(found.metadata), "configuration": _index_of(found)}
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
@@ -235,13 +237,16 @@ class Chroma(CollectionDatabase):
             self._unmark(place.old)
         metadata = {MARK_KEY: json.dumps(mark)}
         self._call(self._client.create_collection, self._table + _MARK, embedding_function=None, metadata=metadata)
-        self._call(
+        made = self._call(
             self._client.create_collection,
             place.new,
             embedding_function=None,  # that of the old collection belongs to the old model
-            configuration={key: value for key in ("hnsw", "spann") if (value := old.configuration_json.get(key))},
-            metadata=_without_space(old.metadata),
+            configuration=_index_of(old),
+            metadata=own_metadata(old.metadata) or None,
         )
+        # Names may change, and others may use ours.
+        metadata = {MARK_KEY: json.dumps({**mark, "id": str(made.id)})}
+        self._call(self._open(self._table + _MARK).modify, metadata=metadata)
 
     def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in
@@ -268,9 +273,9 @@ def _is_mark(collection: Any) -> bool:
     return bool(collection.name.endswith(_MARK) and MARK_KEY in (collection.metadata or {}))
 
 
-def _without_space(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return metadata without the space of the old model; None for none."""
-    return {key: value for key, value in (metadata or {}).items() if key != SPACE_KEY} or None
+def _index_of(collection: Any) -> dict[str, Any]:
+    """Return the settings of a collection's index."""
+    return {key: value for key in ("hnsw", "spann") if (value := collection.configuration_json.get(key))}
 
 
 def _as_records(found: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

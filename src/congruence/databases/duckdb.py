@@ -444,7 +444,7 @@ class DuckDB(ColumnDatabase):
 
         rollback, discard = lambda: self._rename(OLD, NEW), lambda: self._drop(self._column + NEW)
         if stage is Stage.SWITCHED:
-            return [[("rollback", rollback)], [("drop-old", drop)]]
+            return [[("rollback", rollback), ("rollback", discard)], [("drop-old", drop)]]
         onward = [("switch", switch), ("rollback", rollback), ("drop-old", switch), ("drop-old", drop)]
         if stage is Stage.PREPARED:
             return [onward, [("discard", discard)]]

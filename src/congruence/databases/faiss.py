@@ -42,7 +42,7 @@ class Faiss(FileDatabase):
         refusals.check_options(what, table=table, column=column, ids=ids, rows=rows)
         self._open_path(path)
         _, modality = self._remember(None, modality)
-        self._reopen()
+        self._open_rows()
         if modality is not None:
             if describe_index(self._stored.inner, "").startswith("IVF"):
                 raise ParameterError(
@@ -57,7 +57,7 @@ class Faiss(FileDatabase):
         self._index = read_index(self._original)
         self._stored = StoredVectors(self._index, self._shown)
         self.n, self.dim = self._stored.n, self._stored.dim
-        if not self.n:
+        if not self.n and self._place.record() is None:  # else others have emptied it
             raise ShapeError(f"The index {self._shown} is empty.", "Check the path.")
 
     def info(self) -> DatabaseInfo:

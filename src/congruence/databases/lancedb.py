@@ -81,7 +81,10 @@ NOTE = "congruence.note"
 _OLD_SPACE = SPACE_KEY + OLD
 
 #: Metadata key of a column's Arrow extension type.
-EXTENSION = "ARROW:extension:name"
+EXTENSION, _DETAILS = "ARROW:extension:name", "ARROW:extension:metadata"
+
+#: Key of the extension type that the user's column has, in the new column's metadata.
+_OWN_TYPE = "congruence.type"
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
 _DAMAGE = re.compile(
@@ -340,6 +343,9 @@ class LanceDB(ColumnDatabase):
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
         theirs = {key: text for key, text in decoded_metadata(old.metadata).items() if key != SPACE_KEY}
         metadata = {**theirs, NOTE: json.dumps(new.note), **hiding_metadata(kind)}
+        stated = decoded_metadata(data.lance_schema.field(self._column).metadata)
+        if own := {key: stated[key] for key in (EXTENSION, _DETAILS) if key in stated}:
+            metadata[_OWN_TYPE] = json.dumps(own)
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
@@ -438,22 +444,25 @@ class LanceDB(ColumnDatabase):
 
         A search that names its column uses the others from the first commit on, one that does not from the second.
         """
-        self._index_if_missing()
+        self._index_if_missing(Stage.PREPARED)
         super().switch()
         self._change(lambda: self._hide(OLD))
 
     def rollback(self) -> None:
         """Rename both columns back in one version; rows added since the switch are kept."""
+        self._index_if_missing(Stage.SWITCHED)
         super().rollback()
         if self.stage() is Stage.PREPARED:
             self._change(lambda: self._hide(NEW))
 
-    def _index_if_missing(self) -> None:
-        """Build the index over the new vectors, if others built one over the old vectors since the run."""
-        if self.stage() is Stage.PREPARED:
-            data, old, new = self._both()
-            if find_index(data, old) is not None and find_index(data, new) is None:
-                self.build_index()
+    def _index_if_missing(self, stage: Stage) -> None:
+        """Build the index that others built over the vectors that readers see also over the others."""
+        if self.stage() is stage:
+            data, *names = self._both()
+            shown, hidden = names if stage is Stage.PREPARED else reversed(names)
+            like = find_index(data, shown)
+            if like is not None and find_index(data, hidden) is None:
+                self._change(lambda: index_like(self._open(), like, hidden, None))
 
     def _rename(self, shown: str, hidden: str) -> None:
         """Exchange the names; that readers' vectors are never null stays a rule of their name."""
@@ -481,10 +490,13 @@ class LanceDB(ColumnDatabase):
         """
         data, names = self._open(), (self._column + suffix, self._column)
         hidden, shown = (decoded_metadata(data.lance_schema.field(name).metadata) for name in names)
-        wanted = hiding_metadata(storage_of(data.schema.field(names[0]).type))
-        if wanted.items() - hidden.items() or EXTENSION in shown:
-            ours = {NOTE, SPACE_KEY, _OLD_SPACE}
-            theirs = {key: text for key, text in hidden.items() if key not in {*ours, *wanted}}
+        wanted, width = (hiding_metadata(storage_of(data.schema.field(name).type)) for name in names)
+        own = json.loads((shown if suffix == OLD else hidden).get(_OWN_TYPE, "{}"))
+        if own.get(EXTENSION) == wanted[EXTENSION] and suffix == OLD:  # of another width
+            own[_DETAILS] = json.dumps({**json.loads(own.get(_DETAILS, "{}")), **json.loads(width[_DETAILS])})
+        if wanted.items() - hidden.items() or {key: shown.get(key) for key in wanted if key in shown} != own:
+            ours = {NOTE, _OWN_TYPE, SPACE_KEY, _OLD_SPACE}
+            theirs = {key: text for key, text in hidden.items() if key not in {*ours, *wanted}} | own
             gone = dict.fromkeys({*wanted, *shown} - ours - theirs.keys())
             data.update_field_metadata({quoted(names[0]): wanted, quoted(names[1]): {**theirs, **gone}})
         self._move_space(suffix == OLD)
@@ -509,7 +521,8 @@ class LanceDB(ColumnDatabase):
 
     def tidy(self) -> None:
         if NOTE in decoded_metadata(self._open().schema.field(self._column).metadata):
-            self._change(lambda: self._open().update_field_metadata({quoted(self._column): {NOTE: None}}))
+            ours = {quoted(self._column): dict.fromkeys((NOTE, _OWN_TYPE))}
+            self._change(lambda: self._open().update_field_metadata(ours))
 
     def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of fragments, which are never divided."""
@@ -766,7 +779,7 @@ def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     """Return metadata that hide a column of vectors from a search without a column name in LanceDB's Python client."""
     # As pyarrow writes it, so that users can write rows with this column.
     shape = json.dumps({"shape": [kind.list_size]}, separators=(",", ":"))
-    return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
+    return {EXTENSION: "arrow.fixed_shape_tensor", _DETAILS: shape}
 
 
 def import_lance() -> ModuleType:
@@ -850,7 +863,8 @@ def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: st
     if like.hnsw:
         options["m"], options["ef_construction"] = like.hnsw
     names = {index.name for index in data.describe_indices()}
-    candidates = (f"{column}_idx{k or ''}" for k in range(len(names) + 1))
+    shown = column.removesuffix(NEW).removesuffix(OLD)  # an index keeps its name when columns are renamed
+    candidates = (f"{shown}_idx{k or ''}" for k in range(len(names) + 1))
     unused = next(candidate for candidate in candidates if candidate not in names)
     data.create_index(quoted(column), like.kind, name=name or unused, replace=name is not None, **options)
 

@@ -30,6 +30,7 @@ from congruence.databases._base import (
     folder_in,
     mark_in,
     metadata_for_new,
+    own_metadata,
     space_in,
     texts,
     wait_until_indexed,
@@ -321,19 +322,30 @@ class Milvus(CollectionDatabase):
         text = ", ".join(f"{key}={value}" for key, value in sorted(params.items()))
         return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
 
+    def _settings(self, collection: str) -> Mapping[str, object]:
+        return {"properties": own_metadata(self._ask("describe_collection", collection)["properties"])}
+
     def _complete(self) -> None:
         """Index the new collection like the old one, keeping existing indexes, and load it."""
         place = self._place()
-        existing = self._indexes(place.new)
+        self._index_like(place.old, place.new)
+        self._load(place.new)
+
+    def _show_old(self) -> None:
+        place = self._place()
+        self._index_like(place.new, place.old)
+        super()._show_old()
+
+    def _index_like(self, like: str, collection: str) -> None:
+        existing = self._indexes(collection)
         missing = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
-        for column, index in self._indexes(place.old).items():
+        for column, index in self._indexes(like).items():
             if column not in existing:
                 params = {key: value for key, value in _params(index).items() if value not in ("", "NONE")}
                 missing.add_index(column, index["index_type"], index["index_name"], params=params)
         if len(missing):
             # Waiting here would take half a second per index; build_index waits for all of them.
-            self._ask("create_index", place.new, missing, sync=False)
-        self._load(place.new)
+            self._ask("create_index", collection, missing, sync=False)
 
     @property
     def _id_type(self) -> pa.DataType:

@@ -49,7 +49,7 @@ class Npy(FileDatabase):
         refusals.check_options(what, table=table, column=column, rows=rows)
         self._open_path(path)
         ids, modality = self._remember(ids, modality)
-        self._reopen()
+        self._open_rows()
         self._beside = {} if ids is None else {"ids": read_ids(ids)}
         self._beside |= {} if modality is None else {"modality_column": read_labels(modality)}
         self._check_at_first()

@@ -89,7 +89,7 @@ class Tables(FileDatabase):
         self._modality = modality
         if len(vectors) > 1:
             self._shown = f"{path}:{self._column}"
-        self._reopen()
+        self._open_rows()
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process may have another working directory.
@@ -105,14 +105,14 @@ class Tables(FileDatabase):
             kinds.add(_id_kind(part.schema, self._id_column))
             self._parts.append(part)
             self.n += part.rows
-        if width is None or not self.n:
+        if (width is None or not self.n) and self._place.record() is None:  # else others have emptied it
             raise ShapeError(f"{self._shown} has no vectors.", "Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
                 f"{self._shown} has ids of several types ({', '.join(sorted(kinds))}).",
                 "Write its files with one schema.",
             )
-        self.dim, self._id_type = width, kinds.pop()
+        self.dim, self._id_type = width or 0, kinds.pop()
 
     def _check(self, part: TableFile, width: int | None) -> None:
         for name in (self._column, self._id_column, self._modality):

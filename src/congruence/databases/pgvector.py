@@ -422,9 +422,17 @@ class PgVector(ColumnDatabase):
                 tree = self._tree(cursor)
                 reasons = [(moving, words) for words in obstacles(cursor, tree, self._column, self._guard)]
                 if stage is not Stage.UNTOUCHED:  # whatever depends on the hidden column is not ours
-                    hidden = self._hidden(OLD if stage is Stage.SWITCHED else NEW)
-                    bound = kept_by(cursor, tree, hidden)
-                    return reasons + [(step, f"{what} (drop it)") for what in bound for step in (moving, dropping)]
+                    other = self._hidden(OLD if stage is Stage.SWITCHED else NEW)
+                    bound = kept_by(cursor, tree, other)
+                    reasons += [(step, f"{what} (drop it)") for what in bound for step in (moving, dropping)]
+                    if stage is Stage.SWITCHED:
+                        kept = {index.name for index in read_indexes(cursor, oids_of(tree), other)}
+                        reasons += [
+                            ("rollback", f"the unique index {index.name}, which the old vectors do not have (drop it)")
+                            for index in read_indexes(cursor, oids_of(tree), self._column)
+                            if index.unique and hidden_name(index.name, OLD) not in kept
+                        ]
+                    return reasons
             oids = oids_of(tree)
             indexes = read_indexes(cursor, oids, self._column)
             hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]

@@ -29,6 +29,7 @@ from congruence.databases._base import (
     NewVectors,
     folder_in,
     metadata_for_new,
+    own_metadata,
     space_in,
     texts,
     wait_until_indexed,
@@ -99,6 +100,8 @@ class Qdrant(CollectionDatabase):
                 example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
                 raise refusals.refusal("condition", rows, str(error).splitlines()[0], example=example) from error
         self._id_type = self._find_id_type(place.old)
+        if place.exists and not self._count(place.old, condition=self._models.Filter()):  # others emptied it
+            self._id_type = self._find_id_type(place.new)
         self._modality = modality
         if modality is not None:
             self._check_field(place.old, modality)
@@ -379,7 +382,9 @@ class Qdrant(CollectionDatabase):
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         models, config = self._models, self._info_of(place.old).config
         params = config.params
-        changed = {"size": new.dim, "datatype": models.Datatype(new.element_type)}
+        changed: dict[str, object] = {"size": new.dim}
+        if new.element_type != (getattr(self._params(self._info_of(place.old)).datatype, "value", None) or "float32"):
+            changed["datatype"] = models.Datatype(new.element_type)
         if isinstance(vectors := params.vectors, dict):
             vectors = {**vectors, self._column: vectors[self._column].model_copy(update=changed)}
         else:
@@ -412,14 +417,26 @@ class Qdrant(CollectionDatabase):
                 "Update the server.",
             )
 
+    def _settings(self, collection: str) -> Mapping[str, object]:
+        return {"metadata": own_metadata(self._info_of(collection).config.metadata)}
+
     def _complete(self) -> None:
         place = self._place()
-        indexed = self._info_of(place.old).payload_schema
-        existing: Iterable[str] = self._info_of(place.new).payload_schema if indexed else ()
+        self._index_like(place.old, place.new)
+
+    def _show_old(self) -> None:
+        place = self._place()
+        self._index_like(place.new, place.old)
+        super()._show_old()
+
+    def _index_like(self, like: str, collection: str) -> None:
+        indexed = self._info_of(like).payload_schema
+        existing: Iterable[str] = self._info_of(collection).payload_schema if indexed else ()
         for field, index in indexed.items():
             if field not in existing:
                 kind = index.data_type if index.params is None else index.params
-                self._call(self._client.create_payload_index, place.new, field_name=field, field_schema=kind, wait=True)
+                options = {"field_name": field, "field_schema": kind, "wait": True}
+                self._call(self._client.create_payload_index, collection, **options)
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
         """Return new vectors as they will be read back, up to rounding: with unit norm if the distance is cosine."""

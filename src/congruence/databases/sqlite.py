@@ -21,6 +21,7 @@ from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
+    OLD,
     Address,
     Block,
     Capabilities,
@@ -140,7 +141,8 @@ class SQLite(CollectionDatabase):
         found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
         if not found or not found[0][0].endswith(_MARK):
             return {}
-        return next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
+        mark = next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
+        return mark if mark.get("switched", False) == (collection == self._table) else {}
 
     @property
     def _mark_table(self) -> str:
@@ -324,6 +326,12 @@ class SQLite(CollectionDatabase):
             records = self._others(old, ids)
             self._store(new, records, new.numbers([vectors[record[1]] for record in records]))
         super()._show_new()
+
+    def _show(self, collection: str, hidden: str) -> None:
+        super()._show(collection, hidden)
+        switched = "true" if hidden == OLD else "false"
+        mark = f"json_set(mark, '$.switched', json('{switched}'))"
+        self._client.execute(f"UPDATE {quoted(self._mark_table)} SET mark = {mark}")
 
     def _rename(self, collection: str, name: str) -> None:
         rename(self._client, collection, name)

@@ -112,8 +112,8 @@ class Sample:
 
 
 def rows_per_block(dim: int) -> int:
-    """Return the number of rows per block for vectors of this width."""
-    return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
+    """Return the number of rows per block for vectors of this width; 0 is that of a table without rows."""
+    return int(max(64, min(16384, _BLOCK_BYTES // (4 * max(dim, 1)))))
 
 
 class Found:
@@ -339,7 +339,7 @@ class Passes:
         **options: Any,
     ) -> Generator[dict[str, Any]]:
         """Yield the results of a kind of work on all ranges of rows."""
-        ranges = self.database.ranges(max(1, self.range_bytes // (4 * self.mapper.old.dim)))
+        ranges = self.database.ranges(max(1, self.range_bytes // (4 * max(self.mapper.old.dim, 1))))
         if self.engine is None:
             work = Work(change, self.database, self.mapper, callback, **options)
             for rows in ranges:
