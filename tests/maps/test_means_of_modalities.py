@@ -1,6 +1,8 @@
 """No map, however it was made from others, moves rows of one modality by the mean of another."""
 
+import copy
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 import congruence
 from congruence import OrthogonalMap, errors
+from congruence.maps.readout import Readout
 
 D, N = 6, 40
 NAMES = ("audio", "image", "text")
@@ -47,6 +50,14 @@ class Tracked:
                 a, b = self.moves.get(name, (0, 0)) if name in self.moves or self.origin else (None, None)
                 assert a is not None, f"{name} rows are moved by another modality's mean"
                 np.testing.assert_allclose(out, (z - a) @ rotation + b, atol=1e-8)
+        # However rows are read, one that equals its mean becomes the mean of its own modality.
+        read = copy.copy(self.map)
+        read.readout_ = Readout(store="cone", height={"text": 0.3}, share={"image": 0.5})
+        read.target_space_ = replace(read.target_space_, normalized=True)
+        for name, (a, b) in ((name, ends) for name, ends in self.moves.items() if ends[1].any()):
+            for role in ("store", "query"):
+                out = read.transform(a[None], name, role)[0]
+                np.testing.assert_allclose(out, b / np.linalg.norm(b), atol=1e-6)
 
 
 def fitted(draw, models, center):
@@ -66,7 +77,9 @@ def test_no_operation_mixes_the_means_of_modalities(data):
     for _ in range(draw(st.integers(1, 5))):
         name, models = draw(st.sampled_from(NAMES)), one.models
         means = MEAN[models[0], name], MEAN[models[1], name]
-        operation = draw(st.sampled_from(["recenter", "for", "partial", "merge", "inverse", "then", "save", "update"]))
+        operation = draw(
+            st.sampled_from(["recenter", "rows", "for", "partial", "merge", "inverse", "then", "save", "update"])
+        )
         mapping, moves = one.map, one.moves
         if operation == "recenter":
             use = draw(st.booleans())
@@ -100,6 +113,17 @@ def test_no_operation_mixes_the_means_of_modalities(data):
                 assert not both
                 continue
             one = Tracked(new, both, (models[0], 2), one.origin and other.origin)
+        elif operation == "rows":  # means that further rows of the modality may then move
+            new = mapping.recenter(X[models[0], name], X[models[1], name], modality=name, use=draw(st.booleans()))
+            one = Tracked(new, {**moves, name: means}, models, one.origin)
+        elif operation == "update" and name in mapping.given_means_ and mapping.given_means_[name].n_source:
+            new = mapping.update_means(X[models[0], name] + 2, X[models[1], name] - 2, modality=name)
+            n = mapping.given_means_[name].n_source
+            moved = (
+                moves[name][0] + (means[0] + 2 - moves[name][0]) * N / (n + N),
+                moves[name][1] + (means[1] - 2 - moves[name][1]) * N / (n + N),
+            )
+            one = Tracked(new, {**moves, name: moved}, models, one.origin)
         elif operation == "update" and name in mapping.given_means_ and mapping.given_means_[name].n_source is None:
             with pytest.raises(errors.ParameterError):
                 mapping.update_means(X[models[0], name], X[models[1], name], modality=name)
@@ -118,3 +142,14 @@ def test_a_few_photos_with_means_of_texts_stay_where_photos_belong(center):
     np.testing.assert_allclose(expected, X[0, "image"] @ mapping.rotation_ + mapping.for_modality("image").offset)
     with pytest.raises(errors.ModalityError, match="nothing says"):
         mapping.transform(X[0, "image"])
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+def test_new_means_of_the_modality_in_use_are_used(center, told):
+    mapping = OrthogonalMap(center=center).fit(X[0, "image"], X[1, "image"], modality="image")
+    mapping = mapping.for_modality("image") if told else mapping
+    a, b = MEAN[0, "image"] + 1, MEAN[1, "image"] - 2
+    again = mapping.recenter(a, b, modality="image", use=False)
+    expected = (X[0, "image"] - a) @ mapping.rotation_ + b
+    np.testing.assert_allclose(again.transform(X[0, "image"], "image"), expected)

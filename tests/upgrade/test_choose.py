@@ -119,6 +119,14 @@ def test_rows_of_few_things_are_few_however_many_they_are():
     assert 3 < count_distinct(few) < 5
     assert count_distinct(RNG.standard_normal((400, 32))) > 25
     assert count_distinct(np.repeat(few, 10, axis=0)) == pytest.approx(count_distinct(few), rel=0.05)
+    # However they are ordered and repeated: in turn, one kind after another, or one of them much more often.
+    eleven = RNG.standard_normal((11, 32))
+    turns = eleven[np.arange(22_000) % 11]
+    often = np.concatenate([eleven, np.repeat(eleven[:2], 700, axis=0)])
+    for rows in (turns, np.repeat(eleven, 2000, axis=0), often):
+        assert 8 < count_distinct(rows) < 11
+    noisy = turns + 0.01 * RNG.standard_normal(turns.shape)
+    assert 8 < count_distinct(noisy) < 11
 
 
 def test_moments_less_some_rows_are_those_of_the_others():

@@ -463,8 +463,11 @@ class OrthogonalMap(AffineMap):
                 raise ModalityError(problem, f"Pass {' or '.join(f'`modality={name!r}`' for name in known)}.")
             return self
         check_choice(modality, MODALITIES, "modality")
-        if modality in self.modality_means_ and (modality != self.modality_ or not self._told):
-            return self._with_means(self.modality_means_[modality], modality, {})
+        if means := self.modality_means_.get(modality):
+            used = zip((self.source_mean_, self.target_mean_), means, strict=True)
+            if modality == self.modality_ and self._told and all(np.array_equal(a, b) for a, b in used):
+                return self
+            return self._with_means(means, modality, {})
         if modality == self.modality_ or (self.modality_ is None and not self.modality_means_):
             return self
         if not self.center:

@@ -11,7 +11,7 @@ from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
 from congruence.errors import ModalityError
 from congruence.maps import AffineMap, OrthogonalMap, make_map
-from congruence.maps.readout import Readout, find_lift
+from congruence.maps.readout import Readout, find_lift, query_share
 from congruence.upgrade.choose import Candidate, Quality, measure_quality
 
 
@@ -33,7 +33,7 @@ def choose_readout(
                 own = _relative_length(rows, means, direction)
                 cosine, length = cosine * own / length, own
             cosine = min(1.0, cosine)
-            table[name] = min(1.0, cosine * length)
+            table[name] = query_share(cosine, length)
             if direction == 0:
                 tables[0][name] = cosine * quality.slope
         lift = quality.lift if name in fitted else None
