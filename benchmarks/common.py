@@ -7,34 +7,81 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+RECORDS = Path(__file__).parent / "records"
+STARTED, LOAD = time.time(), os.getloadavg()[0]
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with a benchmark's description and ``--json``, for ``write_json``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
+    parser.add_argument("--record", metavar="NAME", help="also write the numbers, the command and its cost to records/")
     return parser
 
 
 def write_json(options: argparse.Namespace, results: Any) -> None:
-    """Write the arguments and the results to the file of ``--json``, if given, with infinities and NaN as null."""
-    if options.json is None:
-        return
-    left_out = ("json", "child", "folder", "python")
-    given = {name: value for name, value in vars(options).items() if name not in left_out}
-    text = json.dumps(_plain({"arguments": given, "results": results}), indent=1, ensure_ascii=False, allow_nan=False)
-    options.json.write_text(text + "\n", encoding="utf-8")
+    """Write the arguments and the results to the file of ``--json`` and to the record, if given, with infinities and
+    NaN as null.
+    """
+    left_out = ("json", "record", "child", "folder", "python")
+    given = {
+        name: value for name, value in vars(options).items() if name not in left_out and not isinstance(value, Path)
+    }
+    content = _plain({"arguments": given, "results": results})
+    if options.json is not None:
+        _write(options.json, content)
+    if options.record is not None:
+        _write(RECORDS / f"{options.record}.json", _record(options.record, content))
+
+
+def _record(name: str, content: Any) -> dict[str, Any]:
+    """Return the record of a job with this run in place of an earlier one of the same command."""
+    words = sys.argv[1:]
+    for flag in ("--record", "--json"):
+        if flag in words:
+            del words[words.index(flag) : words.index(flag) + 2]
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words, "--json", "OUT"])
+    spent = os.times()
+    run = {
+        "command": command,
+        "seconds": round(time.time() - STARTED, 1),
+        "processor_seconds": round(sum(spent[:4]), 1),
+        "results": content,
+    }
+    file = RECORDS / f"{name}.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
+    at = next((i for i, one in enumerate(runs) if one["command"] == command), len(runs))
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=RECORDS, capture_output=True, text=True)
+    return {
+        "job": name,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "congruence": version("congruence"),
+        "commit": commit.stdout.strip(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "load_before": round(LOAD, 1),
+        "runs": [*runs[:at], run, *runs[at + 1 :]],
+    }
+
+
+def _write(file: Path, content: Any) -> None:
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

@@ -10,10 +10,14 @@ import numpy as np
 import ot
 import pytest
 import torch
+from plan_problems import clouds
 from torch.nn.functional import normalize
 
 from congruence import errors
+from congruence.datasets import load_sample
+from congruence.maps import CCAMap
 from congruence.transport import _kernel, klot, klot_features, sinkhorn, solve_teacher
+from congruence.transport.divergence import warn_unconverged
 
 EXACT = {"max_iter": 20_000, "tolerance": 1e-11}
 
@@ -66,7 +70,7 @@ def test_against_autograd_through_the_converged_solver(n, m, epsilon, epsilon_te
     (gradient,) = torch.autograd.grad(value, A)
     torch.testing.assert_close(value, expected.detach(), rtol=1e-10, atol=0, check_dtype=True)
     torch.testing.assert_close(gradient, slope, rtol=0, atol=1e-10 * slope.abs().max().item())
-    for memory in (0, 20 * m * 8, 2**30):
+    for memory in (0, 20 * m * 8, 2 * n * m * 8, 2**30):  # nothing, half a kernel, a kernel, and affinities too
         value = klot_features(X, Y, TX, TY, epsilon, epsilon_teacher, **EXACT, memory=memory)
         dX, dY = torch.autograd.grad(value, (X, Y))
         torch.testing.assert_close(value, expected.detach(), rtol=1e-10, atol=0)
@@ -342,6 +346,44 @@ def test_the_error_of_the_gradient_is_at_most_three_times_what_is_promised(d, no
         assert info.converged or info.difference < 0.2
 
 
+@pytest.mark.parametrize("noise", [0.05, pytest.param(0.2, marks=pytest.mark.long)])
+def test_promises_on_real_vectors(noise):
+    """A CCA teacher of images, heads near it, and the raw images as a student; with a kept teacher too."""
+    sample = load_sample("emoji")
+    X, Y = (side["image"].vectors.astype(np.float64) for side in (sample.source, sample.target))
+    teacher = CCAMap(ridge=1.0).fit(X[:100], Y[:100])
+    TX, TY = (torch.tensor(side[100:400]) for side in (teacher.transform(X), teacher.transform_target(Y)))
+    TX, TY = normalize(TX), normalize(TY)
+    near = [normalize(side + noise * unit(*side.shape, seed)) for seed, side in enumerate((TX, TY))]
+    raw = [normalize(torch.tensor(side[100:400] - side[100:400].mean(0))) for side in (X, Y)]
+    for A, B in (near, raw):
+        student = (A @ B.T).requires_grad_()
+        (exact,) = torch.autograd.grad(klot(student, TX @ TY.T, max_iter=20_000, tolerance=1e-6), student)
+        value, info = klot(student, TX @ TY.T, return_info=True)
+        (slope,) = torch.autograd.grad(value, student)
+        assert info.converged
+        assert (slope - exact).abs().sum() <= 3 * info.gradient_error * exact.abs().sum()
+        kept = klot_features(A, B, None, None, teacher=solve_teacher(TX, TY), return_info=True)[1]
+        assert kept.converged
+        assert kept.difference == pytest.approx(info.difference, rel=2e-3)
+
+
+def test_a_student_near_its_teacher_is_where_the_teacher_starts():
+    X, Y = clouds(120, 120, d=3)
+    T = torch.tensor(X @ (X + 0.3 * Y).T)
+    near, far = (klot(A, T, return_info=True)[1].teacher.n_iter for A in (T + 0.01 * unit(120, 120, 5), 0 * T))
+    assert near < far
+
+
+def test_a_kept_teacher_is_accurate_enough_for_students_that_come_near_it():
+    TX, TY = unit(60, 8, 0), unit(60, 8, 1)
+    teacher = solve_teacher(TX, TY, 0.05)
+    X, Y = (normalize(side + 0.05 * unit(60, 8, seed)) for seed, side in ((2, TX), (3, TY)))
+    info = klot_features(X, Y, None, None, teacher=teacher, return_info=True)[1]
+    assert 0.02 < info.difference < 0.3
+    assert info.converged
+
+
 def test_plans_that_nearly_agree_are_solved_until_their_difference_is_known():
     TX, TY = unit(60, 8, 0), unit(60, 8, 1)
     T = TX @ TY.T
@@ -363,6 +405,33 @@ def test_a_start_saves_iterations_and_changes_nothing_else():
     assert again.item() == pytest.approx(first.item(), rel=1e-3)
     with pytest.raises(errors.ShapeError, match="start"):
         klot_features(X, Y, None, None, teacher=teacher, start=info.student.u)
+    with pytest.raises(errors.NotFiniteError, match="start"):
+        klot_features(X, Y, None, None, teacher=teacher, start=info.student.v * torch.nan)
+    wild = klot_features(X, Y, None, None, 0.01, teacher=teacher, start=50 * unit(1, 70, 9)[0] * 70**0.5)
+    assert wild.item() == pytest.approx(first.item(), rel=1e-3)
+
+
+def test_what_an_array_looks_like_in_memory_changes_nothing():
+    A, T = (unit(40, 60, seed) for seed in range(2))
+    expected = klot(A[::2, ::3].clone(), T[::2, ::3].clone())
+    assert klot(A[::2, ::3], T[::2, ::3]) == expected
+    assert klot(A[::2, ::3].T, T[::2, ::3].T).item() == pytest.approx(expected.item(), rel=1e-3)
+    B = A.clone().requires_grad_()
+    klot(B[::2, ::3], T[::2, ::3]).backward()
+    C = A[::2, ::3].clone().requires_grad_()
+    klot(C, T[::2, ::3]).backward()
+    torch.testing.assert_close(B.grad[::2, ::3], C.grad)
+    assert (B.grad != 0).sum() == C.numel()
+    with torch.inference_mode():
+        assert klot(A[::2, ::3], T[::2, ::3]) == expected
+    with torch.no_grad():
+        assert not klot(B, T).requires_grad
+
+
+@pytest.mark.parametrize(("off", "said"), [(0.0014, "0.002"), (0.031, "0.04"), (0.2, "0.2"), (1.0, "1")])
+def test_the_warning_says_the_error_with_one_digit(off, said):
+    with pytest.warns(errors.ConvergenceWarning, match=rf"off by up to {said} of its"):
+        warn_unconverged(off, "here", "", 1)
 
 
 HOSTILE = {
@@ -414,5 +483,7 @@ def test_memory(monkeypatch):
     klot(A[:200, :200], T[:200, :200]).backward()
     A.grad = None
     assert peak(lambda: klot(A, T).backward()) < 1.2 * 4 * n * n
+    # From vectors: both sides' affinities and one kernel where they fit.
+    assert peak(lambda: klot_features(X, Y, TX, TY, return_info=True)[0].backward()) < 3.3 * 4 * n * n
     monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 2**20)
     assert peak(lambda: klot_features(X, Y, TX, TY, max_iter=3, memory=0, return_info=True)[0].backward()) < n * n

@@ -80,6 +80,14 @@ def test_klot_is_the_same_to_the_bit_for_any_number_of_threads(way, dtype):
             assert all(torch.equal(*pair) for pair in zip(slopes, others, strict=True))
 
 
+def test_long_sums_are_the_same_too(monkeypatch):
+    """Over strips as large as they are: some libraries split long sums by their number of threads."""
+    monkeypatch.setattr(_kernel, "HELD_BYTES", 2**20)
+    A, T = (0.2 * torch.randn(2, 600, 900, generator=torch.Generator().manual_seed(0))).unbind()
+    one, two = (with_threads(n, lambda: klot(A, T, 0.05, 0.05)) for n in (1, 2))
+    assert one == two
+
+
 def test_strips_that_are_computed_each_time_are_equal_but_for_rounding(n_threads):
     exact = {"max_iter": 2000, "tolerance": 1e-12}
     value, _, *slopes = half_held(*vectors(torch.float64), **exact)

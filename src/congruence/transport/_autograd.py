@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from congruence._utils.arrays import blocks
-from congruence.transport._kernel import Dense, Scratch, exponential, fits, strip_bytes, strip_pool_for, width
+from congruence.transport._kernel import Dense, Scratch, exponential, fits, remote, strip_bytes, strip_pool_for, width
 from congruence.transport.entropic import Side
 
 
@@ -35,7 +35,7 @@ def compare(
     of the rows, get a slice and its strip of P − P*.
     """
     A, kernel, at = student.affinity, teacher.kernel, teacher.potentials
-    scratch, ones = Scratch(A), torch.ones(A.shape[1], dtype=A.dtype, device=A.device)
+    scratch = Scratch(A)
     kept = gradient is not None and kernel is not None and kernel.buffer is gradient
     if kept:
         rows, columns = A.vector(np.exp(at.u - kernel.u)), A.vector(np.exp(at.v - kernel.v))
@@ -51,26 +51,32 @@ def compare(
         if kept:  # columns of both plans add up; the product of P* with log P* is that with affinities and potentials
             Q *= rows[part, None]
             Q *= columns
-            flat, T = Q.reshape(-1), teacher.affinity.A[part].to(Q.dtype)
-            value = torch.dot(flat, T.reshape(-1)) / teacher.epsilon - torch.dot(flat, P.reshape(-1))
-            value += (Q @ ones) @ u[part]
+            T = teacher.affinity.A[part].to(Q.dtype)
+            terms = dots(Q, T) / teacher.epsilon - dots(Q, P) + Q.sum(dim=1) * u[part]
             exponential(P)
         else:
             spare: Any = scratch.rows(len(P), 2)
             torch.sub(teacher.exponent(part, Q), P, out=spare)
             exponential(Q)
-            value = torch.dot(Q.reshape(-1), spare.reshape(-1)) + ((exponential(P) - Q) @ ones).sum()
+            terms = dots(Q, spare) + exponential(P).sum(dim=1) - Q.sum(dim=1)
         torch.sub(P, Q, out=Q)
-        difference = float((torch.abs(Q, out=P) @ ones).sum())
+        difference = torch.abs(Q, out=P).sum(dim=1)
         if use is not None:
             use(part, Q)
-        return float(value), difference
+        return float(terms.sum(dtype=torch.float64)), float(difference.sum(dtype=torch.float64))
 
     after = None if then is None else lambda part, _: then(part, strip(part))
     parts = list(blocks(A.shape[0], width(A), strip_bytes(A.device, fits(A, memory))))
     with strip_pool_for(A, memory) as pool:
         values, differences = zip(*pool.each(work, parts, after), strict=True)
     return max(sum(values), 0.0), sum(differences)  # below 0 only by rounding
+
+
+def dots(P: Tensor, Q: Tensor) -> Tensor:
+    """Return the dot product of each row of P with that of Q, (n,); NumPy's do not depend on the number of threads."""
+    if remote(P.device):
+        return torch.linalg.vecdot(P, Q)
+    return torch.from_numpy(np.vecdot(P.numpy(), Q.numpy()))
 
 
 class Klot(torch.autograd.Function):

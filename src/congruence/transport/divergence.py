@@ -15,7 +15,7 @@ from congruence._utils.arrays import to_numpy
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, DType, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
-from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
+from congruence.errors import ConvergenceWarning, DtypeError, NotFiniteError, ShapeError
 from congruence.transport._kernel import Affinity, Dense, fits
 from congruence.transport.entropic import (
     LEAST,
@@ -333,6 +333,8 @@ class _Solver:
                 f"Got start of shape {tuple(start.shape)}; expected {student.shape[1:]}.", "Pass one number a column."
             )
         first = None if start is None else to_numpy(start).astype(np.float64)
+        if first is not None and not np.isfinite(first).all():
+            raise NotFiniteError("Got NaN or inf in start.", "Pass the potentials of an earlier call, or leave it out.")
         if isinstance(teacher, Side) or self._soft:
             known = teacher if isinstance(teacher, Side) else self.teacher(teacher)
             return self._against(known, student, self.epsilon, first), known
