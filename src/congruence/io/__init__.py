@@ -110,7 +110,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
 def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     """Return ids read from another file or array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
-    if Path(other).exists() and not is_folder(other):
+    if "://" in other or (Path(other).exists() and not is_folder(other)):
         return read_ids(ids)
     if names_columns(other):
         raise missing_file(other)
@@ -269,7 +269,7 @@ def contents(spec: str | Path) -> dict[str, str]:
     """
     path, key = parse_spec(spec)
     kind = find_format(path, "what it holds")
-    if not Path(path).exists():
+    if "://" not in path and not Path(path).exists():
         raise missing_file(path)
     if kind.shapes is None:
         try:

@@ -50,6 +50,9 @@ FORMATS: dict[str, str] = {
 }
 
 
+#: Schemes of URLs of files; those of databases are others.
+_REMOTE = ("http", "https", "hf", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "memory")
+
 #: The formats that may be compressed, since they are read as text from front to back.
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".vec", ".txt")
 
@@ -132,6 +135,8 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
         problem = f"Got {type(spec).__name__} for a path; expected the path of a file of vectors."
         raise InputError(problem, "Vectors in memory need no reading: pass them as they are.")
     text = str(spec)
+    if "://" in text and text.partition("://")[0] in _REMOTE:
+        return _parse_url(text)
     if os.path.exists(text):  # Path.exists raises if a key makes the name too long
         return text, None
     colons = [place for place, letter in enumerate(text) if letter == ":"]
@@ -145,3 +150,13 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     if len(path) > 1 and key and "/" not in key and "\\" not in key:
         return path, key
     return text, None
+
+
+def _parse_url(text: str) -> tuple[str, str | None]:
+    """Split the URL of a file and a key after the last colon of its path; a copy is read unless its format streams."""
+    from congruence.io.locations import fetched, split_url
+
+    place, key = split_url(text)
+    if suffix_of(place.name) not in FORMATS.keys() - {""}:
+        return place.shown, key
+    return fetched(place.uri, lambda name: suffix_of(name) in (".parquet", ".lance")), key
