@@ -35,6 +35,7 @@ FORMATS: dict[str, str] = {
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
     ".h5ad": "congruence.io.hdf5:H5adSource",
+    ".zarr": "congruence.io.zarr_file:ZarrSource",
     ".pt": "congruence.io.pt:PtSource",
     ".pth": "congruence.io.pt:PtSource",
     ".fvecs": "congruence.io.vecs:FvecsSource",
@@ -84,8 +85,8 @@ def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of files; a Lance data set is a folder but a single store."""
-    return Path(path).is_dir() and Path(path).suffix.lower() != ".lance"
+    """Return whether this is a folder of files; a data set of Lance or Zarr is a folder but a single store."""
+    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr")
 
 
 def find_format(
