@@ -326,13 +326,26 @@ class Pairs:
         return self.source.ids if self.source.has_ids else self.target.ids
 
     @classmethod
-    def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
+    def join(
+        cls,
+        source: Embeddings,
+        target: Embeddings,
+        *,
+        missing: str = "drop",
+        links: tuple[Ids, Ids] | None = None,
+    ) -> Pairs:
         """Pair two embeddings by id, in the order of the source; ids are equal when their text is equal. If either has
         no ids, both must have the same number of rows, which are paired by position. Ids found in only one of the two
         are left out and recorded in ``only_source`` and ``only_target``, or with ``missing="error"`` refused. Raises
         IdError or ShapeError.
+
+        ``links`` pairs items that have other ids on the other side: two columns of ids, the source's and the target's
+        (``congruence.io.read_links``). An item may be in several pairs, as an image with its captions or a word with
+        its translations; the pairs then get ids of their own.
         """
         check_choice(missing, ("drop", "error"), "missing")
+        if links is not None:
+            return cls._linked(source, target, links, missing)
         if not (source.has_ids and target.has_ids):
             return cls(source, target)
         if same_ids(source.ids, target.ids):
@@ -360,6 +373,29 @@ class Pairs:
                 'Pass `missing="drop"` to leave them out.',
             )
         return cls(source[rows_s], target[rows_t], only_source, only_target)
+
+    @classmethod
+    def _linked(cls, source: Embeddings, target: Embeddings, links: tuple[Ids, Ids], missing: str) -> Pairs:
+        if not (source.has_ids and target.has_ids):
+            side = "old" if not source.has_ids else "new"
+            raise IdError(f"Got pairs of ids for rows without ids on the {side} side.", "Pass `ids=…` for both sides.")
+        texts = [id_texts(to_ids(ids, "ids of pairs")) for ids in links]
+        check_same_rows(len(texts[0]), len(texts[1]), "the old ids of the pairs", "the new ones")
+        rows, found = (id_rows(id_texts(side.ids), ids) for side, ids in zip((source, target), texts, strict=True))
+        known = (rows >= 0) & (found >= 0)
+        unknown = np.flatnonzero(~known)
+        if not known.any() or (missing == "error" and len(unknown)):
+            first = [f"{a} and {b}" for a, b in zip(*(ids[unknown[:2]] for ids in texts), strict=True)]
+            problem = f"Got {len(unknown)} of {len(known)} pairs with an id that the vectors lack ({', '.join(first)})."
+            raise IdError(problem, "Pass pairs of the old ids, then the new ones, and `ids=…` with both sides' ids.")
+        _, first_of = np.unique(np.stack([rows, found])[:, known], axis=1, return_index=True)
+        kept = np.flatnonzero(known)[np.sort(first_of)]
+        rows, found = rows[kept], found[kept]
+        both = [ids[kept] for ids in texts]
+        unique = next((ids for ids in both if len({*ids.tolist()}) == len(ids)), None)
+        names = unique if unique is not None else as_ids([f"{a} – {b}" for a, b in zip(*both, strict=True)])
+        old, new = source._with(source.vectors[rows], names), target._with(target.vectors[found], names)
+        return cls(old, new, np.delete(source.ids, rows), np.delete(target.ids, found))
 
     def take(self, which: np.ndarray) -> Pairs:
         """Return the pairs selected by a boolean mask or row numbers."""

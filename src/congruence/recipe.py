@@ -22,7 +22,7 @@ from congruence._utils.yaml import find_line, parse_yaml, read_yaml
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import CorruptFileError, InputError, ParameterError, TeacherWarning
 from congruence.evaluation.compositional import recall_by_task
-from congruence.io import open_rows, open_source, read_column, read_embeddings
+from congruence.io import open_rows, open_source, read_column, read_embeddings, read_links
 from congruence.maps import HeadsMap
 from congruence.splits import Split, duplicate_groups, unpaired_pools, warn_duplicates
 from congruence.train import METHODS, make_method
@@ -64,6 +64,7 @@ class Recipe:
     - ``method``: A key of ``congruence.train.METHODS``; "self_trained" by default.
     - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
       ids, otherwise by position.
+    - ``links``: A file of pairs of ids (``congruence.io.read_links``), for items that have others on the other side.
     - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
     - ``validation``, ``test``: Pairs to choose by, and for a final test that no choice sees: a share of all pairs
       (below 1), a number of pairs, or files of other pairs. By default 0 of both; for JAM 0.15 each. Pairs that
@@ -94,6 +95,7 @@ class Recipe:
     groups: str = "identical"
     negatives: str | None = None
     tasks: str | None = None
+    links: str | None = None
 
     def __post_init__(self) -> None:
         _check_entries(self.to_dict())
@@ -112,6 +114,11 @@ class Recipe:
             raise ParameterError(f"Got `overlap={self.overlap!r}` without keep_pairs.", fix)
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
+        by_row = [name for name in ("negatives", "tasks") if getattr(self, name)]
+        by_row += ["groups"] * (self.groups not in ("identical", "none"))
+        if self.links is not None and by_row:
+            problem = f"Got links with {by_row[0]}, which are in the order of rows that links repeat."
+            raise ParameterError(problem, f"Leave out `{by_row[0]}=…`.")
         if self.grid and self.validation == 0 and not self.by_folds:
             fix = "Pass `validation=0.1`, for example."
             raise ParameterError("Got a grid without validation pairs to choose by.", fix)
@@ -248,6 +255,7 @@ _ENTRIES = {
     "groups": _Expected(_is_text, "'identical', 'none' or a file", "identical"),
     "negatives": _Expected(_is_text, "a file", "negatives.npz", True),
     "tasks": _Expected(_is_text, "a file", "tasks.csv", True),
+    "links": _Expected(_is_text, "a file", "pairs.csv", True),
 }
 
 
@@ -338,7 +346,10 @@ class LabeledPairs:
 def _read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> LabeledPairs:
     """Read the pairs of a recipe, their groups, tasks and wrong captions."""
     sides, by_id = _read_sides(recipe.pairs, spaces)
-    pairs = Pairs.join(*sides)
+    if recipe.links is not None and not by_id:
+        problem = f"Got links for {' and '.join(recipe.pairs)}, of which one has no ids."
+        raise InputError(problem, "Add a column named id to both files.")
+    pairs = Pairs.join(*sides, links=None if recipe.links is None else read_links(recipe.links))
     order = id_rows(sides[1].ids, pairs.target.ids)
 
     def column(name: str) -> np.ndarray | None:

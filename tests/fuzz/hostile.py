@@ -283,6 +283,35 @@ def write_faiss(rng: random.Random, path: Path) -> None:
     faiss.write_index(index, str(path))
 
 
+def write_zarr(rng: random.Random, path: Path) -> None:
+    import zarr
+
+    group = zarr.open_group(str(path), mode="w", zarr_format=rng.choice((2, 3)))
+    group.create_array("a/v", data=numbers(rng, (7, 4), rng.choice(("f2", "f4", "f8", "i4"))), chunks=(3, 4))
+    texts = group.create_array("ids", shape=(7,), dtype=rng.choice((str, "i8")), chunks=(4,))
+    texts[:] = np.arange(7) if texts.dtype.kind == "i" else np.array([f"ü{k}" for k in range(7)], object)
+
+
+def write_data_set(rng: random.Random, path: Path) -> None:
+    """Write the folder of a data set of Hugging Face, with its splits, or that of an index of vector-io."""
+    names = [f"{split}/data-{k:05}-of-00002.arrow" for split in ("train", "test") for k in range(2)]
+    kind = rng.choice(("saved", "cache", "vdf"))
+    if kind == "cache":
+        names = ["0/wiki-train.arrow", "0/wiki-test.arrow", "0/cache-1.arrow", "0/dataset_info.json"]
+    if kind == "vdf":
+        names = ["i/1.parquet", "j/1.parquet"]
+        one = {"model_name": "a", "vector_columns": ["v"], "exported_vector_count": 7, "dimensions": 4}
+        spaces = [one | {"namespace": name, "data_path": f"{name}"} for name in "ij"]
+        path.mkdir()
+        (path / "VDF_META.json").write_text(json.dumps({"indexes": {"a": spaces}, "id_column": "id"}))
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".json"):
+            (path / name).write_text("{}")
+        else:
+            (write_parquet if name.endswith(".parquet") else write_arrow)(rng, path / name)
+
+
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
     **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
@@ -292,5 +321,5 @@ WRITERS = {
     **dict.fromkeys((".fvecs", ".bvecs", ".ivecs"), write_vecs),
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
     **dict.fromkeys((".faiss", ".index"), write_faiss),
-    **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
+    **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance, ".zarr": write_zarr},
 }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hostile import SPACE, TEXTS, WRITERS, names, numbers
+from hostile import SPACE, TEXTS, WRITERS, names, numbers, write_data_set
 from layouts import LAYOUTS, picture
 
 from congruence import datasets
@@ -24,6 +24,7 @@ from congruence.encoders import open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
 from congruence.io import (
+    contents,
     matrices,
     open_rows,
     open_sink,
@@ -129,6 +130,18 @@ def write_vectors(suffix: str, rng: random.Random, folder: Path) -> Path:
         other = rng.choice((".npy", ".parquet"))
         WRITERS[other](rng, path / f"p2{other}")
     return path
+
+
+def write_folder(rng: random.Random, folder: Path) -> Path:
+    write_data_set(rng, folder / "data")
+    return folder / "data"
+
+
+def read_folder(path: Path) -> None:
+    for spec in (path, f"{path}:train", f"{path}:a/i", f"{path}:a/j/v"):
+        with refusing():
+            contents(spec)
+        read_vectors(spec)
 
 
 def write_with_space(rng: random.Random, folder: Path) -> Path:
@@ -306,6 +319,7 @@ def write_archive(suffix: str, rng: random.Random, folder: Path) -> Path:
 
 TARGETS: dict[str, Target] = {
     **{f"vectors{s or ' folder'}": Target(partial(write_vectors, s), read_vectors) for s in suffixes()},
+    "folders of other tools": Target(write_folder, read_folder),
     "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
     **{
         f"column{s}": Target(partial(write_column, s), read_columns)

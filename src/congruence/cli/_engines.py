@@ -57,7 +57,7 @@ class EngineOptions:
         if self.engine == "local":
             others = {f"--set {name}": getattr(self, name) for name in ("address", "workers", "gpus")}
             refuse_options(others, "for --engine local", "Leave it out, or pass --engine ray.")
-        return self.engine != "local" or self.bad_rows is not None or any("://" in place for place in places if place)
+        return self.engine != "local" or self.bad_rows is not None or any(map(_is_data_set, places))
 
     def open(self) -> engines.Engine:
         """Return the engine."""
@@ -69,6 +69,16 @@ class EngineOptions:
         if self.workers is not None:
             check_positive(self.workers, "workers", integer=True)
         return RayEngine(self.address, workers=self.workers, gpus=check_positive(self.gpus, "gpus", zero=True))
+
+
+def _is_data_set(place: str | None) -> bool:
+    """Return whether this is the URL of a folder or of a file that is read by fragments."""
+    if place is None or "://" not in place:
+        return False
+    from congruence.io.formats import suffix_of
+    from congruence.io.locations import split_url
+
+    return suffix_of(split_url(place)[0].name) in ("", ".parquet", ".lance")
 
 
 def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:

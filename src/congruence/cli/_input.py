@@ -37,6 +37,7 @@ def refuse_passwords(words: Iterable[str]) -> None:
         if address.secrets:
             own = "PGPASSWORD, write it to ~/.pgpass, or type it when you are asked"
             others = "that the database's client reads, such as QDRANT_API_KEY, CHROMA_API_KEY or MILVUS_TOKEN"
+            others += "; of a file, write it to ~/.netrc" if address.scheme in ("http", "https") else ""
             raise ParameterError(
                 f"Got a password in {address.shown}, and everybody on this machine can list the words of a command.",
                 f"Leave it out, and set the environment variable {own if 'postgres' in address.scheme else others}.",

@@ -31,6 +31,10 @@ Ids: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Key, column or file of the ids (OLD,NEW if they differ); none to pair by position."),
 ]
+Links: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Pairs of other ids on both sides: a file with columns old_id and new_id, or FILE:OLD,NEW."),
+]
 
 #: What the values of ``--set`` are called in messages.
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}

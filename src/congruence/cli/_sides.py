@@ -78,11 +78,13 @@ def read_anchors(
     ids: str | None,
     spaces: Sequence[Mapping[str, str | None]] = ({}, {}),
     allow_zero_rows: bool = False,
+    links: str | None = None,
 ) -> tuple[tuple[Embeddings, Embeddings], str]:
     """Read both files, with ids if they were named or if both files have a column with a usual name.
 
     ``specs``: old and new, as ``file`` or ``file:key``; ``ids``: as of ``--ids``, None to look for ``id``, ``ids`` or
-    ``names``. The text, for the report: ``id``, with the names of the columns if known, or ``position``.
+    ``names``; ``links``: as of ``--links``. The text, for the report: ``id``, with the names of the columns if known,
+    ``position``, or the file of pairs.
     """
     from congruence.embeddings import Space
     from congruence.io import open_source
@@ -96,6 +98,8 @@ def read_anchors(
     if {*typed} & {space.model for _, space in recorded} - {None}:
         options = [(f"--set {side}_model", Space(model)) for side, model in zip(("old", "new"), typed, strict=True)]
         check_sides((options[0], options[1]), (recorded[0], recorded[1]))
+    if links is not None:
+        return link((source, target), links), links
     if not (source.has_ids and target.has_ids):
         if len(source) != len(target):
             raise _no_ids(specs, (len(source), len(target)))
@@ -104,6 +108,18 @@ def read_anchors(
         _compare_ids(specs, source, target)
     names = dict.fromkeys(name for name in columns if name)
     return (source, target), f"id ({', '.join(names)})" if names else "id"
+
+
+def link(sides: tuple[Embeddings, Embeddings], links: str) -> tuple[Embeddings, Embeddings]:
+    """Return the rows of both sides that a file pairs, with the same ids; say how many of its pairs have no rows."""
+    from congruence.embeddings import Pairs
+    from congruence.io import read_links
+
+    ids = read_links(links)
+    pairs = Pairs.join(*sides, links=ids)
+    if len(pairs) < len(ids[0]):
+        say_error(f"{len(pairs)} of {len(ids[0])} pairs of {links} are used; the others repeat, or have no vectors.")
+    return pairs.source, pairs.target
 
 
 def find_ids(spec: str) -> tuple[bool, str | None]:

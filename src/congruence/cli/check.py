@@ -25,7 +25,7 @@ from congruence.cli._input import (
     split_named,
     two_sides,
 )
-from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, number, print_json, print_table, progress, say
 from congruence.cli._sides import check_sides, exchanged, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import (
@@ -79,6 +79,7 @@ def check(
     modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
     method: str = option("auto", "Map to check: auto (as congruence fit chooses), orthogonal or linear."),
     ids: Ids = None,
+    links: Links = None,
     out: str = option("checked", "Folder for the map and the certificate.", "--out", "-o"),
     verbose: bool = option(False, "Print the whole certificate.", "--verbose", "-v"),
     exit_code: bool = option(False, "Exit with a code of the verdict: 0 to map, 10 to 15 otherwise.", "--exit-code"),
@@ -103,12 +104,14 @@ def check(
     others, held = _by_modality(also, "--also"), _by_modality(test, "--test")
     files = [old, *([new] if new else []), *(spec for sides in (*others.values(), *held.values()) for spec in sides)]
     by_fragments = runner.by_fragments(*files)
+    if by_fragments or new is None:
+        refuse_options({"--links": links}, "for a bundle or data sets that are read by fragments", "Pass two files.")
     given: list[tuple[Side, Side]] = []  # what was typed for each side that was read
 
     def read_files(first: str | None, second: str | None, kind: str | None, more: Mapping[str, Sequence[str]]) -> Sides:
         """Return the rows of both models by modality; the first two files are of the given one, if it is known."""
         if not by_fragments:
-            found, typed = _read_sides((first, second), kind, more, ids, models)
+            found, typed = _read_sides((first, second), kind, more, ids, models, links if first == old else None)
         else:
             typed = {**({} if first is None else {kind or "other": (first, second)}), **more}
             of = {side: {m: (*two, None)[k] for m, two in typed.items()} for k, side in enumerate(("source", "target"))}
@@ -325,6 +328,7 @@ def _read_sides(
     others: Mapping[str, Sequence[str]],
     ids: str | None,
     models: Sequence[str | None],
+    links: str | None = None,
 ) -> tuple[Sides, dict[str, Sequence[str | None]]]:
     """Return the rows of both models, and the files, by modality."""
     sides: Sides = {}, {}
@@ -337,7 +341,7 @@ def _read_sides(
         if new is None:
             rows = [read(old, ids_of(ids)[0], **spaces[0])]
         else:
-            rows, paired_by = read_anchors((old, new), ids, spaces)
+            rows, paired_by = read_anchors((old, new), ids, spaces, links=links)
         for side, one in zip(sides, rows, strict=False):
             if others and not (modality or one.space.modality):
                 raise ModalityError("The files do not say which modality OLD and NEW are of.", "Pass --modality image.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import RAY, Engine, EngineOptions
 from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
-from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
 from congruence.cli._scores import held_out_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
@@ -70,6 +70,7 @@ def fit(
     unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
     ids: Ids = None,
+    links: Links = None,
     holdout: float = option(0, "Pairs to hold out for evaluation: a share below 1, or a number of pairs."),
     engine: Engine = "local",
     settings: dict[str, Any] = settable(**METHOD, **FIT, **SPACES, allow_zero_rows=False, **RAY),
@@ -98,6 +99,7 @@ def fit(
         for side, kind in (("old", modality), ("new", theirs))
     ]
     of_pairs = {"--holdout": holdout, "--means": means, "--queries": queries, "--unpaired": unpaired}
+    of_pairs["--links"] = links
     if no_pairs:
         of_pairs |= {"--method": method not in ("auto", "orthogonal"), "--ids": ids}
         refuse_options(of_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
@@ -117,7 +119,7 @@ def fit(
         mapping, how = _fit_fragments((old, new), ids, spaces, zero_rows, runner, method, parameters), "fragments"
     else:
         parameters = check_parameters(method, settings)
-        anchors, how = read_anchors((old, new), ids, spaces, zero_rows)
+        anchors, how = read_anchors((old, new), ids, spaces, zero_rows, links)
         given = [placed((old, new), anchors)]
         others, pools = {}, None
         for entry in means or []:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import split_named, two_sides
-from congruence.cli._options import Force, Json, argument, option
+from congruence.cli._options import Force, Json, Links, argument, option
 from congruence.cli._output import (
     FIRST_SECOND,
     by_side,
@@ -40,6 +40,7 @@ def train(
     ),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     pairs: str | None = option(None, "FIRST,SECOND: files of the paired rows, paired by id or position."),
+    links: Links = None,
     unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models; repeatable."),
     validation: str | None = option(
         None,
@@ -85,6 +86,7 @@ def train(
     changes: dict[str, object] = {
         "method": method,
         "pairs": None if pairs is None else list(_two_files(pairs, "--pairs")),
+        "links": links,
         "unpaired_source": [first for first, _ in pools] or None,
         "unpaired_target": [second for _, second in pools] or None,
         "validation": None if validation is None else _held_out(validation, "--validation"),

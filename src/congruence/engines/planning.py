@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.io.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
+from congruence.io.dataset import FRAGMENT_BYTES, open_dataset
 from congruence.io.jobs import MOST_RECEIPTS, SECONDS, write_file
-from congruence.io.locations import Location
+from congruence.io.locations import READ_BYTES, Location
 from congruence.io.tables import TableLayout
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.transform import BlockMap

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from congruence._utils.arrays import as_dtype
+from congruence._utils.ids import to_ids
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import DtypeError, FileError, IdError, ParameterError
+from congruence.errors import DtypeError, FileError, IdError, ParameterError, ShapeError
 from congruence.io._base import (
     BATCH,
     SPACE_KEY,
@@ -37,6 +38,7 @@ from congruence.io.formats import (
     is_folder,
     names_columns,
     parse_spec,
+    suffix_of,
     suffixes,
 )
 from congruence.io.reading import missing_file, missing_key, natural
@@ -73,6 +75,7 @@ __all__ = [
     "read_column",
     "read_embeddings",
     "read_ids",
+    "read_links",
     "read_space",
     "store_as",
     "suffixes",
@@ -114,7 +117,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
 def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     """Return ids read from another file or array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
-    if Path(other).exists() and not is_folder(other):
+    if "://" in other or (Path(other).exists() and not is_folder(other)):
         return read_ids(ids)
     if names_columns(other):
         raise missing_file(other)
@@ -273,7 +276,7 @@ def contents(spec: str | Path) -> dict[str, str]:
     """
     path, key = parse_spec(spec)
     kind = find_format(path, "what it holds")
-    if not Path(path).exists():
+    if "://" not in path and not Path(path).exists():
         raise missing_file(path)
     if kind.shapes is None:
         try:
@@ -308,6 +311,39 @@ def read_ids(spec: str | Path) -> pa.Array:
     from congruence.io.ids import column_ids
 
     return column_ids(_read_column(spec), str(spec))
+
+
+#: Usual names of the two columns of a file of pairs, in the order in which they are tried.
+_LINKS = (("old_id", "new_id"), ("old", "new"), ("source_id", "target_id"), ("source", "target"))
+
+
+def read_links(spec: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read pairs of ids, shapes (n,), as ``Pairs.join`` takes them: the old model's and the new model's.
+
+    ``spec`` is ``path:old,new`` with the names of two columns, by default ``old_id`` and ``new_id``; or a ``.txt`` with
+    two words on each line, as dictionaries of translations are written. An id may be in several pairs.
+    """
+    from congruence.io.ids import id_array
+
+    path, key = parse_spec(spec)
+    if suffix_of(path) == ".txt" and not is_folder(path):
+        lines = [line.split("\t") if "\t" in line else line.split() for line in read_column(spec)]
+        bad = next((k for k, words in enumerate(lines) if len(words) != 2 and "".join(words)), None)
+        if bad is not None:
+            raise ShapeError(f"Got {len(lines[bad])} words in line {bad + 1} of {path}; expected two.", "Correct it.")
+        old, new = (np.array([words[k].strip() for words in lines if len(words) == 2], object) for k in (0, 1))
+        return to_ids(old, f"old ids in {path}"), to_ids(new, f"new ids in {path}")
+    names = [] if key is None else key.split(",")
+    kind = find_column_format(path)
+    held = dict((kind.shapes or kind.listing)(path)) if kind.shapes or kind.listing else {}
+    if key is None:
+        names = [*next((two for two in _LINKS if {*two} <= {*held}), ())]
+    if len(names) != 2:
+        listed = ", ".join(held) or "none"
+        problem = f"Got {'no' if key is None else len(names)} columns for the pairs in {path}, which has {listed}."
+        raise ParameterError(problem, f"Write {path}:OLD,NEW with the names of two columns of ids.")
+    old, new = (id_array([read_ids(f"{path}:{name}")]) for name in names)
+    return old, new
 
 
 def _read_column(spec: str | Path) -> Column:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.io.columns import Columns
 from congruence.io.formats import parse_spec
 from congruence.io.lance import LanceTable
-from congruence.io.locations import Location, is_url
+from congruence.io.locations import READ_BYTES, Location, is_url, split_url
 from congruence.io.parquet import ParquetTable
 from congruence.io.reading import missing_file, natural
 from congruence.io.tables import Table, TableSource
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 #: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and
 #: repeats it if its worker dies.
 FRAGMENT_BYTES = 256 * 2**20
-
-#: Bytes per read from an object store: at 30 ms per request, half a gigabyte per second.
-READ_BYTES = 16 * 2**20
 
 #: Number of footers that are read concurrently.
 _FOOTERS = 16
@@ -192,10 +188,7 @@ def split_spec(spec: str) -> tuple[Location, str | None]:
     if not is_url(spec):
         path, key = parse_spec(spec)
         return Location.of(path), key
-    parts = urlsplit(spec)
-    folder, slash, last = parts.path.rpartition("/")
-    name, colon, key = last.partition(":")
-    return Location.of(urlunsplit(parts._replace(path=f"{folder}{slash}{name}"))), (key if colon and key else None)
+    return split_url(spec)
 
 
 def _parquet_files(place: Location) -> list[str]:

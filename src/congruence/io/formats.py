@@ -35,6 +35,7 @@ FORMATS: dict[str, str] = {
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
     ".h5ad": "congruence.io.hdf5:H5adSource",
+    ".zarr": "congruence.io.zarr_file:ZarrSource",
     ".pt": "congruence.io.pt:PtSource",
     ".pth": "congruence.io.pt:PtSource",
     ".fvecs": "congruence.io.vecs:FvecsSource",
@@ -49,6 +50,9 @@ FORMATS: dict[str, str] = {
     ".txt": "congruence.io.words:TxtSource",
 }
 
+
+#: Schemes of URLs of files; those of databases are others.
+_REMOTE = ("http", "https", "hf", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "memory")
 
 #: The formats that may be compressed, since they are read as text from front to back.
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".vec", ".txt")
@@ -81,8 +85,8 @@ def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of files; a Lance data set is a folder but a single store."""
-    return Path(path).is_dir() and Path(path).suffix.lower() != ".lance"
+    """Return whether this is a folder of files; a data set of Lance or Zarr is a folder but a single store."""
+    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr")
 
 
 def find_format(
@@ -132,6 +136,8 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
         problem = f"Got {type(spec).__name__} for a path; expected the path of a file of vectors."
         raise InputError(problem, "Vectors in memory need no reading: pass them as they are.")
     text = str(spec)
+    if "://" in text and text.partition("://")[0] in _REMOTE:
+        return _parse_url(text)
     if os.path.exists(text):  # Path.exists raises if a key makes the name too long
         return text, None
     colons = [place for place, letter in enumerate(text) if letter == ":"]
@@ -145,3 +151,13 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     if len(path) > 1 and key and "/" not in key and "\\" not in key:
         return path, key
     return text, None
+
+
+def _parse_url(text: str) -> tuple[str, str | None]:
+    """Split the URL of a file and a key after the last colon of its path; a copy is read unless its format streams."""
+    from congruence.io.locations import fetched, split_url
+
+    place, key = split_url(text)
+    if suffix_of(place.name) not in FORMATS.keys() - {""}:
+        return place.shown, key
+    return fetched(place.uri, lambda name: suffix_of(name) in (".parquet", ".lance")), key

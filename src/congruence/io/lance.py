@@ -16,6 +16,7 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
+from congruence.io.locations import Location
 from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
 from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
@@ -46,11 +47,13 @@ class LanceTable(Table):
         with _reading(path):
             if data is None:
                 library = require("lance", extra="lance")
-                if not Path(path).exists():
+                place = Location.of(path)
+                if place.local and not Path(path).exists():
                     raise missing_file(path)
-                if not Path(path).is_dir():
+                if place.local and not Path(path).is_dir():
                     raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
-                data = library.dataset(Path(path).absolute())
+                uri, options = place.lance
+                data = library.dataset(uri, storage_options=options)
             self._data = data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:

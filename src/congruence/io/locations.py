@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import IO, Any
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.fs
@@ -18,7 +22,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
-from congruence.errors import FileError, ParameterError, StorageError
+from congruence.errors import CongruenceError, FileError, MissingExtraError, ParameterError, StorageError
 from congruence.io.reading import missing_file
 
 #: Bytes of an object that are kept in memory before a temporary file is used.
@@ -27,10 +31,33 @@ _SPOOL = 64 * 2**20
 #: Bytes copied at a time.
 _PIECE = 8 * 2**20
 
+#: Bytes per read from an object store: at 30 ms per request, half a gigabyte per second.
+READ_BYTES = 16 * 2**20
+
+#: Seconds after which a read that failed is tried again.
+_WAITS = (0.2, 0.6, 1.8, 5.4)
+
+#: Status of answers, among those that blame the request, after which it is repeated.
+_LATER = (408, 425, 429)
+
+#: Schemes of HTTP, in whose file system a path is a URL.
+_HTTP = ("http", "https")
+
+#: Full addresses by their form without credentials and options, under which they are known everywhere else.
+_ADDRESSES: dict[str, str] = {}
+
 
 def is_url(path: str) -> bool:
     """Return whether a path is a URL."""
     return "://" in path
+
+
+def split_url(spec: str) -> tuple[Location, str | None]:
+    """Split a URL and a key, which is after the last colon of the path."""
+    parts = urlsplit(spec)
+    folder, slash, last = parts.path.rpartition("/")
+    name, colon, key = last.partition(":")
+    return Location.of(urlunsplit(parts._replace(path=f"{folder}{slash}{name}"))), (key if colon and key else None)
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,7 @@ class Location:
     def of(cls, path: str | os.PathLike[str]) -> Location:
         """Return the location of a path or URL."""
         text = os.fspath(path).removeprefix("file://")
+        text = _ADDRESSES.get(text, text)
         return cls(text.rstrip("/") if is_url(text) else os.path.abspath(text))
 
     @property
@@ -93,9 +121,11 @@ class Location:
         return (self.uri, None) if self.local else lance_location(self.uri)
 
     def open(self) -> pa.NativeFile:
-        """Open the file for reading at any position."""
-        with self._files("reading") as (filesystem, path):
-            return filesystem.open_input_file(path)
+        """Open the file for reading at any position; a read of a remote one is repeated when the connection is cut."""
+        if self.local:
+            with self._files("reading") as (filesystem, path):
+                return filesystem.open_input_file(path)
+        return pa.PythonFile(_RemoteFile(self), mode="r")
 
     def read(self, most: int | None = None) -> bytes | None:
         """Return the content of a small file, or its first ``most`` bytes; None if there is none."""
@@ -108,8 +138,7 @@ class Location:
                 return None
 
     def _kind(self, doing: str = "looking at") -> str:
-        with self._files(doing) as (filesystem, path):
-            return str(filesystem.get_file_info(path).type.name)
+        return _repeated(self, doing, lambda filesystem, path: str(filesystem.get_file_info(path).type.name))
 
     def exists(self) -> bool:
         """Return whether there is a file or folder; an object store has a folder if an object is below that path."""
@@ -185,23 +214,171 @@ class Location:
     def _files(self, doing: str) -> Iterator[tuple[Any, str]]:
         """Yield the file system and the path in it; its errors become FileError or StorageError."""
         kind = FileError if doing in ("reading", "listing", "looking at") else StorageError
-        resolved = _resolve(self.uri)
         try:
-            yield resolved
+            yield _resolve(self.uri)
         except (FileError, StorageError):
             raise
         except FileNotFoundError as error:
-            raise missing_file(self.shown) from error
+            if isinstance(why := _cause(error), FileNotFoundError) or _status(why) in (404, 410):
+                raise missing_file(self.shown) from error
+            problem = f"Got an error while {doing} {self.shown} ({_words(why)})."
+            raise kind(problem, "Check the URL, the network, and the credentials in the environment.") from None
         except (OSError, pa.ArrowException) as error:
             if is_refusal(error):
                 raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error
+            problem = f"Got an error while {doing} {self.shown} ({_words(error)})."
+            if self.local:
+                raise kind(problem, "Check the path and its permissions.") from error
             fix = "Check the URL, its endpoint_override and the credentials in the environment of every machine."
-            problem = f"Got an error while {doing} {self.shown} ({str(error)[:300]})."
-            raise kind(problem, "Check the path and its permissions." if self.local else fix) from error
+            raise kind(problem, fix) from None  # the error may name the whole address
+        except Exception as error:
+            if self.local or isinstance(error, CongruenceError):
+                raise
+            # Clients of HTTP have errors of their own.
+            problem = f"Got an error while {doing} {self.shown} ({_words(error)})."
+            raise kind(problem, "Check the URL, the network, and the credentials in the environment.") from None
+
+
+def _repeated(place: Location, doing: str, action: Callable[[Any, str], Any]) -> Any:
+    """Return what an action on a file system and a path returns; a remote one is repeated if it fails for a while."""
+    for wait in (*(() if place.local else _WAITS), None):
+        try:
+            return action(*_resolve(place.uri))
+        except Exception as error:
+            if wait is None or _is_final(error):
+                with place._files(doing):  # makes it one of this library's
+                    raise
+            time.sleep(wait)
+    return None
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file, in which a read that failed is repeated from where it stopped, after waits that become longer."""
+
+    def __init__(self, place: Location) -> None:
+        self._place, self._at = place, 0
+        self._file: Any = None
+        self._size: int = self._repeat(lambda file: file.size())
+
+    def _repeat(self, action: Callable[[Any], Any]) -> Any:
+        def act(filesystem: Any, path: str) -> Any:
+            self._file = self._file or filesystem.open_input_file(path)
+            try:
+                return action(self._file)
+            except Exception:
+                self._file = None
+                raise
+
+        return _repeated(self._place, "reading", act)
+
+    def _next(self, file: Any, size: int) -> bytes:
+        file.seek(self._at)
+        got: bytes = file.read(size)
+        if not got and size:
+            raise OSError(f"it ends at byte {self._at:,} of {self._size:,}")
+        return got
+
+    def read(self, size: int | None = -1) -> bytes:
+        most = self._size - self._at
+        wanted, parts = most if size is None or size < 0 else min(size, most), []
+        while wanted > 0:
+            parts.append(self._repeat(lambda file, size=wanted: self._next(file, size)))  # type: ignore[misc]
+            self._at, wanted = self._at + len(parts[-1]), wanted - len(parts[-1])
+        return b"".join(parts)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return why a file is said to be missing: clients of HTTP say so whatever the server answers."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _status(error: BaseException) -> int:
+    """Return the status of an answer that an error stands for, or 0."""
+    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", 0)
+    return status if isinstance(status, int) else 0
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether a read fails however often it is repeated."""
+    error = _cause(error)
+    refused = 400 <= _status(error) < 500 and _status(error) not in _LATER
+    final = (FileNotFoundError, PermissionError, NotImplementedError, ValueError, CongruenceError)
+    return refused or isinstance(error, final) or "ACCESS_DENIED" in str(error)
+
+
+def _words(error: BaseException) -> str:
+    """Return why a read failed, without users, passwords and options of addresses, among which tokens may be."""
+    if status := _status(error):
+        return f"the server answers {status}"
+    text = re.sub(r"\?[^\s'\")]*", "", re.sub(r"(\w://)[^/\s@]*@", r"\1", str(error)[:600]))
+    return re.sub(r"\b\w+: \d{3}, message=|[<>'\"]", "", text)[:300] or type(error).__name__
+
+
+def fetched(url: str, streams: Callable[[str], bool]) -> str:
+    """Return the path under which a remote file is read: of a copy on this machine, unless its format ``streams``.
+
+    The copy is kept until this process ends. The name of what is streamed has no credentials.
+    """
+    place = Location.of(url)
+    if streams(place.name):
+        _ADDRESSES[place.shown] = place.uri
+        return place.shown
+    with place._files("reading") as (filesystem, path):
+        facts = filesystem.get_file_info(path)
+    if facts.type.name == "Directory":
+        raise FileError(f"{place.shown} is a folder.", "Pass one of its files, or map it with `congruence transform`.")
+    return _copied(place, str(facts.mtime), facts.size)[1]
+
+
+@cache
+def _copied(place: Location, _changed: str, size: int | None) -> tuple[tempfile.TemporaryDirectory[str], str]:
+    folder = tempfile.TemporaryDirectory(prefix="congruence-")
+    free = shutil.disk_usage(folder.name).free
+    if (size or 0) > free:
+        problem = f"{place.shown} has {size:,} bytes, and {os.path.dirname(folder.name)} has {free:,} left."
+        raise FileError(problem, "Free space, or set TMPDIR to another disk.")
+    path = os.path.join(folder.name, quote(place.name, safe=" ()[]{}+=,;"))
+    with place.open() as stream, open(path, "wb") as file:
+        while piece := stream.read(_PIECE):
+            file.write(piece)
+    return folder, path
 
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+class _Handler(pa.fs.FSSpecHandler):
+    """A file system of fsspec, whose errors say more of a file than that it is missing."""
+
+    def get_file_info(self, paths: list[str]) -> list[pa.fs.FileInfo]:
+        found: list[pa.fs.FileInfo] = super().get_file_info(paths)
+        for one in found:
+            if one.type.name == "NotFound":
+                try:
+                    self.fs.info(one.path)
+                except FileNotFoundError as error:
+                    if not isinstance(_cause(error), FileNotFoundError) and _status(_cause(error)) not in (404, 410):
+                        raise
+        return found
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
 
 
 @lru_cache(maxsize=64)
@@ -211,11 +388,17 @@ def _connect(base: str) -> object:
         return pa.fs.FileSystem.from_uri(base)[0]
     except pa.ArrowInvalid as error:
         scheme = urlsplit(base).scheme
-        fsspec = require("fsspec", extra="ray")
+        fsspec = require("fsspec", extra="remote")
         if scheme not in fsspec.available_protocols():
             fix = "Pass a URL of file, s3, gs, abfs, hdfs or a scheme that fsspec knows."
             raise ParameterError(f"Got a URL of scheme {scheme!r} ({error}).", fix) from None
-        return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem(scheme)))
+        # Proxies and passwords (~/.netrc) are read from where all programs look for them.
+        options = {"client_kwargs": {"trust_env": True}} if scheme in _HTTP else {}
+        try:
+            return pa.fs.PyFileSystem(_Handler(fsspec.filesystem(scheme, **options)))
+        except ImportError as missing:
+            problem = f"Got a URL of scheme {scheme!r} without what reads it ({missing})."
+            raise MissingExtraError(problem, "Run pip install 'congruence[remote]'.") from missing
 
 
 def _resolve(uri: str) -> tuple[Any, str]:
@@ -223,9 +406,13 @@ def _resolve(uri: str) -> tuple[Any, str]:
     if not is_url(uri):
         return _connect("file:///"), uri
     parts = urlsplit(uri)
+    if parts.scheme in _HTTP:
+        return _connect(f"{parts.scheme}://"), uri
     query = parse_qs(parts.query)
     if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := aws_endpoint()):
         query["endpoint_override"] = [endpoint]
+    if parts.scheme in ("gs", "gcs"):
+        query.setdefault("retry_limit_seconds", ["30"])  # else a quarter of an hour passes without a network
     if (endpoint := query.get("endpoint_override", [""])[-1]) and "://" in endpoint:
         scheme, host = endpoint.split("://", 1)
         query["endpoint_override"], query["scheme"] = [host.rstrip("/")], [scheme]

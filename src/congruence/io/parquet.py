@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
 from congruence.io._base import BATCH
+from congruence.io.locations import READ_BYTES, Location, is_url
 from congruence.io.reading import check_all_rows, missing_file, reading
 from congruence.io.tables import ARROW_DAMAGE, Pieces, RowGroups, Table, TableSink, TableSource
 
@@ -50,6 +51,8 @@ class ParquetTable(Table):
         opens: Callable[[], pa.NativeFile] | None = None,
         buffer: int = 2**20,
     ) -> None:
+        if opens is None and is_url(str(path)):
+            opens, buffer = Location.of(path).open, READ_BYTES
         self.name, self._opening = str(path), (path, opens, buffer)
         with open_parquet(*self._opening) as file:
             self.schema = file.schema_arrow

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
 from congruence.cli._input import read_groups, read_labels, refuse_options
-from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_json, sides_of
 from congruence.cli._scores import print_comparison, print_scores
-from congruence.cli._sides import refuse_same
+from congruence.cli._sides import link, refuse_same
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def evaluate(
     new_image: str | None = option(None, "Images in the new model."),
     new_text: str | None = option(None, "Texts in the new model."),
     ids: Ids = None,
+    links: Links = None,
     labels: str | None = option(None, "file:column with the class of each image; by default its id."),
     prompt_labels: str | None = option(None, "file:column with the class of each text, for several prompts a class."),
     held_out: bool = option(False, "Evaluate only items that the map was not fitted on.", "--held-out"),
@@ -63,6 +64,14 @@ def evaluate(
     by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
     engine_runner = runner if by_fragments else None
     sides = read_sides(specs, ids, {}, runner=engine_runner, random_state=seed, needs_rows=needs_rows)
+    if links is not None:
+        refuse_options({"--links": by_fragments}, "for data sets that are read by fragments", "Pass local files.")
+        both = [modality for modality in sides["source"] if modality in sides["target"]]
+        for modality in both:
+            two = link((sides["source"][modality], sides["target"][modality]), links)
+            sides["source"][modality], sides["target"][modality] = two
+        if not both:
+            raise ParameterError("Got --links without a modality in both models.", "Pass --old-text and --new-text.")
     images, texts = ([side.get(modality) for side in sides.values()] for modality in ("image", "text"))
     image_labels = read_labels(labels, "--labels", *images)
     text_labels = read_labels(prompt_labels, "--prompt-labels", *texts)
