@@ -196,8 +196,7 @@ def compare_lists(
 
     def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hit = worth >= last[:, None]
-        scale = np.maximum(last - mean, 1e-12)[:, None]
-        return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
+        return hit.mean(axis=1), np.where(hit, 1.0, _credit(worth - mean[:, None], (last - mean)[:, None])).mean(axis=1)
 
     scores = graded(worth[:, :k], best[:, k - 1])
     easier = graded(worth[:, :k], best[:, k])
@@ -220,6 +219,14 @@ def compare_lists(
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
+
+
+def _credit(above: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the credit, −1 to 1, of results this far above a random row, where the last right one is ``scale`` above.
+
+    Where even that one is no nearer than a random row, there is none.
+    """
+    return np.asarray(np.clip(np.divide(above, scale, out=np.zeros_like(above), where=scale > 1e-9), -1.0, 1.0))
 
 
 def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
@@ -573,7 +580,7 @@ def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
     n = judge.shape[1]
     mean = judge.mean(axis=1, where=judge > -np.inf)
     last = np.partition(judge, -k, axis=1)[:, -k]
-    worth = np.minimum((judge - mean[:, None]) / np.maximum(last - mean, 1e-12)[:, None], 1.0)
+    worth = _credit(judge - mean[:, None], (last - mean)[:, None])
     if own:
         np.fill_diagonal(worth, 0.0)
     return float(worth.sum() / (n - own) / len(judge))
