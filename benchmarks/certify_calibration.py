@@ -358,6 +358,7 @@ def main() -> None:
             cases = list(pool.map(examine, [kind] * len(seeds), seeds, [options.data] * len(seeds)))
             found += cases
             print(f"| {kind} | {summary(cases)} |", flush=True)
+            write_json(options, {"cases": found})
     print(f"| all | {summary(found)} |")
     for one in found:
         if one["said"] not in ("undecided", one["right"]):
@@ -366,7 +367,6 @@ def main() -> None:
     print("another map saved than measured:", [one["name"] for one in found if not one["same_map"]])
     seconds = np.array([one["seconds"] for one in found])
     print(f"seconds of processor time: certify {np.median(seconds[:, 0]):.2f}, all {seconds[:, 1].sum():.0f}")
-    write_json(options, {"cases": found})
 
 
 if __name__ == "__main__":
