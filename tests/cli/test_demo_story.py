@@ -61,7 +61,7 @@ def test_a_library_is_moved_and_the_page_tells_it(here, photos, tmp_path):
 
 def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, photos):
     monkeypatch.setattr(_demo_photos, "has_lancedb", lambda: False)
-    result = _demo_photos.move_library(photos, _demo_photos.fit_on_names(photos))
+    result = _demo_photos.move_library(photos, _demo_photos.certify_sample(photos).fit())
     assert result["store"] == "Parquet file"
     check(result, photos)
     harmed = [one for one in result["examples"] if one["harmed"]]

@@ -140,21 +140,16 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
         return sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
 
 
-def fit_on_names(sample: Bundle) -> Map:
-    """Fit the map on the class names in both models; of the photos, only the mean in the old model is used."""
-    import congruence
-
-    old, new = sample.source, sample.target
-    return congruence.fit(old["text"], new["text"], means={"image": (old["image"], None)}, check=False)
-
-
 def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
-    """Certify the change of models from some photos that both models have encoded, and the class names."""
+    """Certify the change of models from some photos that both models have encoded, and the class names, which are the
+    fixed list that this library is searched by.
+    """
     from congruence.upgrade.certify import certify, split_anchors
 
     sides = sample.side("source"), sample.side("target")
     pairs, queries = split_anchors(*sides, ANCHORS, by_class=True, random_state=random_state)
-    return certify(*pairs, queries=queries, labels=sample.classes["image"], random_state=random_state, data="photos")
+    labels = sample.classes["image"]
+    return certify(*pairs, queries=queries, labels=labels, seen=True, random_state=random_state, data="photos")
 
 
 def certified(certificate: Certificate) -> dict[str, Any]:
@@ -216,7 +211,7 @@ def move_library(
         with Migration(database, mapping, journal=Path(folder) / "journal", modality="image") as migration:
             migration.run()
             verify_and_switch(migration)
-            search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new")
+            search("mapped", f"the new model's texts, vectors mapped from {ANCHORS} photos in both models", "new")
             if not library.live:  # a switch replaces the whole file, so rows are re-embedded before it
                 migration.rollback()
             stages = [{"share": 0.0, "value": steps[-1]["accuracy"]}]

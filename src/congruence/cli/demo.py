@@ -79,7 +79,7 @@ def _move_photos(page: str | None, share: float, seed: int, save_map: str | None
         certificate = demo.certify_sample(photos, random_state=seed)
         if callback:
             callback(1)
-        mapping = demo.fit_on_names(photos)
+        mapping = certificate.fit()
         if save_map is not None:
             mapping.save(save_map)
         story: dict[str, Any] = demo.move_library(photos, mapping, share=share, random_state=seed, callback=callback)

@@ -22,7 +22,7 @@ def by_hand(near, judge, k, role, gone=None):
         mean = judge[i, [j for j in range(n) if not (role == "items" and j == i)]].mean()
         last = judge[i, best[-1]]
         out[0, i] = len(set(listed) & set(best)) / k
-        out[1, i] = np.mean([1 if j in best else (judge[i, j] - mean) / (last - mean) for j in listed])
+        out[1, i] = np.mean([1 if j in best else max((judge[i, j] - mean) / (last - mean), -1) for j in listed])
     return out
 
 
@@ -123,3 +123,11 @@ def test_texts_of_other_items_search_both_stores():
         certify(source | ids, target | ids, text_queries=tuple(texts), **QUICK)
     with pytest.raises(InputError, match="width 5"):
         certify(source, target, text_queries=(None, p.target_texts[:, :5]), **QUICK)
+
+
+def test_lists_without_a_near_result_give_no_credit():
+    """Where the last right result is no nearer than a random row, its distance is no scale."""
+    judge = np.array([[3.0, 2.0, -8.0, 1.0, 1.0, 1.0]] * 4)
+    judge[:, 5] -= 1e-12
+    found = compare_lists(-judge, judge, 5, "apart")
+    assert ((found["graded_overlap"].score >= -1) & (found["graded_overlap"].score <= 1)).all()

@@ -134,10 +134,6 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
             "that search.",
             "Remove the other modalities.",
         )
-    if "image" in target and "image" not in source:
-        raise ModalityError(
-            f"Got {what} of image in the new model alone, and those are what is stored.", "Pass the old model's too."
-        )
     for side in (source, target):
         for modality, items in side.items():
             if items.space.modality not in (None, modality):
@@ -156,7 +152,10 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
         )
     of_item = id_texts([str(labels[i]) for i in ids[stored]])
     if stored == query:
-        return np.unique(of_item, return_inverse=True)[1]
+        codes = np.unique(of_item, return_inverse=True)[1]
+        if len(codes) > 1 and np.bincount(codes).max() < 2:
+            raise ParameterError("No two items have the same label, so none can find another.", "Leave out `labels=…`.")
+        return np.asarray(codes)
     rows = id_rows(ids[query], of_item)
     if (rows < 0).any():
         raise IdError(
@@ -292,8 +291,8 @@ class EvaluationSet:
         return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
 
     def list_length(self, n: int) -> int:
-        """Return how many results are compared in a store of n rows."""
-        return min(self.n_neighbors, n - 2)
+        """Return how many results are compared in a store of n rows: longer lists would have most of a small store."""
+        return max(1, min(self.n_neighbors, (n - 1) // 4))
 
     def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
         """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
@@ -502,6 +501,12 @@ class Design:
                 texts = [None if side is None else side[kept] for side in texts]
             relevant = None if relevant is None else relevant[:_MOST_TEXTS]
             texts, names = [None if side is None else side[:_MOST_TEXTS] for side in texts], names[:_MOST_TEXTS]
+            if len(names) < _FEWEST_QUERIES:
+                raise InputError(
+                    f"Too few: got {len(names)} text queries{'' if qrels is None else ' with a relevant item'}, and "
+                    f"{_FEWEST_QUERIES} are needed.",
+                    "Pass more.",
+                )
         own = _choose_fitted(anchors, fitted, together=method != "linear")
         others = _others(anchors, own, texts, names, random_state)
         fold = None
@@ -663,11 +668,23 @@ def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
         raise InputError(
             f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
         )
+    known = {row.tobytes() for row in _both(anchors)}
+    copies = sum(row.tobytes() in known for row in _both(queries))
+    if 2 * copies > queries.n:
+        raise InputError(
+            f"{copies} of {queries.n} queries have the vectors of anchors in both models.", "Remove these anchors."
+        )
     if queries.n < _FEWEST_QUERIES:
         raise InputError(
             f"Got {queries.n} held-out items; expected at least {_FEWEST_QUERIES}.",
             "Pass more, or leave out `queries=…` to score the anchors among each other.",
         )
+
+
+def _both(tables: PairedTables) -> np.ndarray:
+    """Return the stored rows of both models side by side."""
+    sides = [side[tables.store_modality] for side in (tables.source, tables.target) if tables.store_modality in side]
+    return np.hstack([side.astype(np.float64) for side in sides])
 
 
 def _join_texts(

@@ -56,6 +56,8 @@ FEWEST_FITTED = 6  # fewest anchors that a point of the learning curve is fitted
 
 STEPS = len(SIZES)  # calls of a callback
 
+LEVELED = 200  # most rows by which the similarities of different maps are brought to one scale
+
 MAPPED = tuple(ROLES)  # strategies whose scores depend on the map
 
 
@@ -196,8 +198,7 @@ def compare_lists(
 
     def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hit = worth >= last[:, None]
-        scale = np.maximum(last - mean, 1e-12)[:, None]
-        return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
+        return hit.mean(axis=1), np.where(hit, 1.0, _credit(worth - mean[:, None], (last - mean)[:, None])).mean(axis=1)
 
     scores = graded(worth[:, :k], best[:, k - 1])
     easier = graded(worth[:, :k], best[:, k])
@@ -220,6 +221,14 @@ def compare_lists(
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
+
+
+def _credit(above: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the credit, −1 to 1, of results this far above a random row, where the last right one is ``scale`` above.
+
+    Where even that one is no nearer than a random row, there is none.
+    """
+    return np.asarray(np.clip(np.divide(above, scale, out=np.zeros_like(above), where=scale > 1e-9), -1.0, 1.0))
 
 
 def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
@@ -290,6 +299,13 @@ class Sheet:
         both = [name for name in tables.target if name in tables.source]
         self._cosines = {name: np.zeros((2, len(tables.ids[name]))) for name in both}  # sums, and their terms
         self.mapped = np.zeros((tables.n, next(iter(tables.target.values())).shape[1]))
+        #: Sums over the maps that a query is compared by, (m, 3), of 1 and of mean and deviation of its similarities.
+        self._levels = {key: np.zeros((len(near), 3)) for key, near in self._near.items()}
+        rng = np.random.default_rng([items.random_state, 4])
+        self._known = {
+            search: np.sort(rng.permutation(search.rows)[:LEVELED]) if folds is not None else search.rows[:0]
+            for search in searches
+        }
 
     def add(
         self,
@@ -310,6 +326,7 @@ class Sheet:
             of_query = folds_of(folds, None if search.role == "apart" else search.modality, search.queries) // each
             apart = of_text is not None and search.role in ("classes", "apart")
             unseen = cast("np.ndarray", of_text) if apart else np.full(len(search.queries), -1)
+            levels, known = self._levels[search, strategy], self._known[search]
             for a, b in cells:
                 j = np.flatnonzero(of_row == b)
                 for part in np.unique(unseen).tolist() if len(j) else ():
@@ -318,7 +335,14 @@ class Sheet:
                         if part not in models:
                             models[part] = model.without(part)
                         queries, store = sides(strategy, models[part], items, search)
-                        near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
+                        asked = queries(search.queries[i])
+                        found = asked @ store(search.rows[j]).T
+                        if len(known):
+                            level = asked @ store(known).T
+                            mean, spread = level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)
+                            found = (found - mean[:, None]) / spread[:, None]
+                            levels[i] += len(j) * np.stack([np.ones(len(i)), mean, spread], axis=1)
+                        near[np.ix_(i, j)] = found
         for name, (total, terms) in self._cosines.items():
             own = folds_of(folds, name, np.arange(total.shape[-1])) // each
             rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
@@ -337,12 +361,25 @@ class Sheet:
     def lists(self) -> np.ndarray:
         """Return the rows that the queries of the decisive search find first in the mapped store, (m, SHOWN)."""
         search = self._items.searches[-1]
-        return _first(self._items, search, self._near[search, "stored"])
+        return _first(self._items, search, self._leveled(search, "stored"))
+
+    def _leveled(self, search: Search, strategy: str) -> np.ndarray:
+        """Return similarities (m, n) of one scale.
+
+        Maps of other folds differ in the mean and in the spread of a query's similarities with all rows, so rows of
+        different folds would be ranked by these.
+        """
+        near, levels = self._near[search, strategy], self._levels[search, strategy]
+        if not len(self._known[search]):
+            return near
+        mean, spread = (levels[:, k] / np.maximum(levels[:, 0], 1) for k in (1, 2))
+        return np.asarray(near * spread[:, None] + mean[:, None])
 
     def read(self, judges: Mapping[str, np.ndarray]) -> dict[str, Hits]:
         """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
         found: dict[str, Hits] = {}
-        for (search, strategy), near in self._near.items():
+        for search, strategy in self._near:
+            near = self._leveled(search, strategy)
             found |= read(self._items, search, strategy, near, judges.get(search.name))
         for name, (total, terms) in self._cosines.items():
             found[f"cosine/{name}"] = Hits(total / terms, None, name, np.arange(len(terms)))
@@ -432,6 +469,10 @@ def cross_fit(
     coarse = fold // (FOLDS // COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
+    }
+    # Read-outs are of a few numbers that all anchors determine, as those of the map that is certified.
+    choices = {
+        pair: replace(one, quality=choice.quality) if one.name == choice.name else one for pair, one in choices.items()
     }
     judges, unmapped = read_unmapped(items)
     out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
@@ -573,7 +614,7 @@ def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
     n = judge.shape[1]
     mean = judge.mean(axis=1, where=judge > -np.inf)
     last = np.partition(judge, -k, axis=1)[:, -k]
-    worth = np.minimum((judge - mean[:, None]) / np.maximum(last - mean, 1e-12)[:, None], 1.0)
+    worth = _credit(judge - mean[:, None], (last - mean)[:, None])
     if own:
         np.fill_diagonal(worth, 0.0)
     return float(worth.sum() / (n - own) / len(judge))

@@ -35,8 +35,7 @@ UNDECIDED = "undecided"  # instead of an answer
 EXIT_CODES = {"map": 0, "queries": 10, "leave": 11, "progressive": 12, "re-embed": 13, "keep": 14, UNDECIDED: 15}
 
 SURE = 0.9  # smallest share of the resamples that must recommend an answer
-POSSIBLE = 0.1  # smallest share of an answer that is named where the evidence does not decide
-SUPPORTED = 1 / 3  # smallest share of the resamples for which anything is said of an answer
+SUPPORTED = 1 / 3  # smallest share for which a third answer is named where the evidence does not decide
 
 #: Multiples of the items at which the verdict is tried: the curve is not extrapolated beyond twice the anchors.
 FURTHER = (1.1, 1.25, 1.5, 1.75, 2.0)
@@ -199,7 +198,7 @@ def judge(
     confidence = _shares(resamples)
     verdict = rule(values, None if mixed is None else mixed.values)
     if confidence.get(verdict.action, 0.0) < SURE:
-        likely = [action for k, (action, share) in enumerate(confidence.items()) if k < 2 or share >= POSSIBLE]
+        likely = [action for k, (action, share) in enumerate(confidence.items()) if k < 2 or share >= SUPPORTED]
         verdict = Verdict(UNDECIDED, between=likely, wanted=verdict.wanted, more=_more(resample, curve, draws, rng))
     if verdict.action == "progressive" and mixtures is not None:
         shares = [reached(store, cast("float", one.wanted)) for store, one in zip(mixtures, resamples, strict=True)]
@@ -288,7 +287,12 @@ _WORDS = {
 
 
 def _question(
-    options: Sequence[str], measured: Mapping[str, Estimate], verdict: Verdict, thresholds: Criteria, named: str
+    options: Sequence[str],
+    measured: Mapping[str, Estimate],
+    verdict: Verdict,
+    thresholds: Criteria,
+    named: str,
+    mixed: MixedStore | None,
 ) -> str:
     """Return in words what decides between actions."""
     stored, queries = measured["stored"], measured.get("queries")
@@ -309,10 +313,12 @@ def _question(
         return (
             f"whether mapping, {mapped}, exceeds the vectors as they are, {measured['leave']}, by {thresholds.worth:g}"
         )
-    if one == "progressive":
-        return "whether re-embedding half of the store is enough"
-    first = measured["leave"] if one == "leave" else mapped
-    return f"whether {ACTIONS[one]!r} with {named} {first} reaches the required {verdict.wanted:.3f}".replace("'", "")
+    required = f"reaches the required {verdict.wanted:.3f}"
+    if one == "progressive" and mixed is not None:
+        return f"whether {named} with half of the store re-embedded, {mixed.at(SHARES[-1])}, {required}"
+    if one == "leave":
+        return f"whether {named} with the vectors as they are, {measured['leave']}, {required}"
+    return f"whether {named} after mapping, {queries if one == 'queries' else stored}, {required}"
 
 
 def _in_words(
@@ -353,7 +359,7 @@ def _in_words(
     if action == "keep" and (of_lists or best is None):
         action = "keep, by lists" if of_lists else "keep, target unknown"
     if action == UNDECIDED:
-        question = _question(verdict.between, measured[task], verdict, thresholds, named)
+        question = _question(verdict.between, measured[task], verdict, thresholds, named, mixed)
         if verdict.more is not None:
             items = f" About {verdict.more:,} more items in both models, with queries in proportion, would decide it."
     facts = {**values, **asdict(verdict), "named": named, "got": got, "old": old, "mapped": mapped, "best": best}
