@@ -529,6 +529,25 @@ class DatabaseContract:
             assert back["switched"]
         assert self.user_rows(where) == before
 
+    def test_a_store_is_the_same_by_every_path_to_it(self, made, tmp_path, monkeypatch):
+        where, _, vectors, _ = made
+        scheme, mark, path = where.rpartition("://")
+        if tmp_path not in Path(path).parents:
+            pytest.skip("no files on this machine")
+        monkeypatch.chdir(Path(path).parent)
+        (tmp_path / "link").symlink_to(Path(path).parent)
+        way = where if mark else Path(path).name  # in an address, a path is a whole one
+        with self.migrating(way, tmp_path, self.rotated(vectors)[0]) as migration:
+            migration.run()
+            assert migration.verify().passed
+            folder = migration.database.identify(migration.info.place)
+        monkeypatch.chdir("/")
+        for way in (where, f"{scheme}{mark}{tmp_path / 'link' / Path(path).name}"):
+            self.restart()
+            with self.migrating(way, tmp_path) as migration:
+                assert migration.database.identify(migration.info.place) == folder
+                migration.switch()
+
     @pytest.mark.parametrize(("width", "result"), [(DIM + 3, DIM_NEW), (DIM_NEW, DIM), (1, 1)])
     def test_a_map_of_another_width_is_refused_before_anything_is_written(self, tmp_path, width, result):
         ids, vectors, others = make_rows(self.id_types[0], 12)

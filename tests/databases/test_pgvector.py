@@ -806,3 +806,30 @@ def test_other_users_keep_their_rights(shop):
     finally:
         connection.execute("RESET ROLE")
         connection.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_another_user_goes_on_with_a_migration(shop, server, tmp_path):
+    """The superuser begins, the table's owner switches, and a reader may only look."""
+    where, connection = shop()
+    connection.execute("CREATE ROLE own LOGIN; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shop TO own, reader")
+    connection.execute("GRANT CREATE ON SCHEMA shop TO own; ALTER TABLE items OWNER TO own")
+    connection.execute("GRANT SELECT ON items TO reader")
+    owner, reader = (server.url(user=user, options="-csearch_path=shop,public") for user in ("own", "reader"))
+    before = vectors_of(connection)
+    try:
+        with migration_of(where, rotation(), tmp_path) as migration:
+            migration.run(allow_unknown=True)
+            assert migration.verify().passed
+            assert "postgres:" not in migration.journal.place
+        with migration_of(reader, None, tmp_path) as migration:
+            assert migration.status()["state"] == "verified"
+            with pytest.raises(DatabaseError, match="owner"):
+                migration.switch()
+        with migration_of(owner, None, tmp_path) as migration:
+            migration.switch()
+            assert migration.rollback()["identical"]
+        assert vectors_of(connection).keys() == before.keys()
+        with migration_of(owner, None, tmp_path) as migration:
+            migration.discard()
+    finally:
+        connection.execute("ALTER TABLE items OWNER TO postgres; DROP OWNED BY own, reader; DROP ROLE own, reader")

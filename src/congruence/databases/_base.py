@@ -353,6 +353,13 @@ class Database(ABC):
     def info(self) -> DatabaseInfo:
         """Return a description of the old vectors."""
 
+    def identify(self, place: str) -> str:
+        """Return a place, as in ``DatabaseInfo``, as it is called by every user and from every working folder."""
+        scheme, _, rest = place.rpartition("://")
+        if scheme and self._folder is None:
+            return f"{scheme}://{re.sub(r'^[^/?# ]*@', '', rest)}"
+        return f"{scheme}{'://' if scheme else ''}{os.path.realpath(os.path.expanduser(rest))}"
+
     def _free_bytes(self) -> int | None:
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free

@@ -96,7 +96,8 @@ class Migration:
         self.database = database
         self.retry = (retry or Retry()).of(database)
         self.info = self.retry(database.info)
-        self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
+        self._identity = database.identify(self.info.place)
+        self.folder = Path(journal) if journal is not None else default_folder(self._identity)
         self.journal = kept = Journal.read(self.folder)
         if mapping is None:
             if kept is None:
@@ -143,7 +144,7 @@ class Migration:
             raise errors.SpaceMismatchError(
                 f"The migration in {self.folder} was begun with another map.", "Leave it out, or run `discard` first."
             )
-        if kept.place != place:
+        if kept.place not in (self._identity, place):
             raise errors.MigrationError(
                 f"{self.folder} is the journal of {kept.place}, not of {place}.", "Pass its own `journal=…`."
             )
@@ -560,7 +561,7 @@ class Migration:
             np.save(self.folder / "ranges.npy", self.mapper.new.ranges.astype(np.float32))
         self.mapper.map.save(self.folder / "map", force=True)
         self.journal = Journal(
-            place=self.info.place,
+            place=self._identity,
             map_digest=self._digest,
             dim=self.mapper.dim,
             element_type=self.mapper.new.element_type,
