@@ -20,7 +20,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from congruence._utils.top_k import top_k
+from congruence._utils.top_k import any_drawn, tie_shares, top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import TooFewAnchorsError
 from congruence.evaluation.controls import cosine_controls
@@ -146,7 +146,22 @@ def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> H
         change = ((among - right[:, place]) > 0).astype(float) - hit
         change[near[:, place] == own] = 0.0
         np.add.at(pull, near[:, place], change)
-    return Hits(hit.astype(np.float64), pull)
+    return Hits(expected_hits(table, codes[:, None] == codes, min(k, depth)), pull)
+
+
+#: Similarities that differ by less are ties: copies of a row differ by the rounding of a product.
+TIE = 1e-6
+
+
+def expected_hits(table: np.ndarray, right: np.ndarray, k: int) -> np.ndarray:
+    """Return the probability of each query that one of its k best rows is right, (m,), with ties in random order."""
+    kth = np.partition(table, -k, axis=1)[:, -k, None]
+    above, level = table > kth + TIE, np.abs(table - kth) <= TIE
+    places, tied = k - above.sum(axis=1), level.sum(axis=1)
+    hit = (above & right).any(axis=1).astype(np.float64)
+    for row in np.flatnonzero((hit == 0) & (level & right).any(axis=1)):
+        hit[row] = any_drawn(int((level & right)[row].sum()), int(tied[row]), int(places[row]))
+    return hit
 
 
 def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
@@ -154,8 +169,8 @@ def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
     tables, hubness = items.tables, items.hubness
     if tables.by_class:
         assert tables.classes is not None
-        found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-        return Hits((found == tables.classes[items.assigned, None]).any(axis=1).astype(np.float64))
+        right = tables.classes[items.assigned, None] == np.arange(len(near))
+        return Hits(expected_hits(ranked(near.T, False, hubness), right, min(depth, len(near) - 1)))
     n, finds_own = len(near), tables.classes is None
     codes = np.arange(n) if tables.classes is None else tables.classes[items.compared]
     return recall(ranked(near, not finds_own, hubness), codes, min(depth, n - 1), find_own=finds_own)
@@ -204,6 +219,11 @@ def compare_lists(
                 if paired:
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
+    # Of rows that tie for the last place of a list each is in it with its probability; of the judge's any is right.
+    shares, last = tie_shares(near, k, TIE), best[:, k - 1, None]
+    credit = np.where(judge >= last - TIE, 1.0, (judge - mean[:, None]) / np.maximum(last - mean[:, None], 1e-12))
+    credit = np.where(shares > 0, credit, 0.0)
+    scores = (shares * (credit >= 1)).sum(axis=1) / k, (shares * credit).sum(axis=1) / k
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
 
 
