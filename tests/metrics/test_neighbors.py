@@ -15,6 +15,7 @@ import congruence.metrics.search as search
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics import METRICS as ALL
 from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics.search import neighbor_overlap
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 8)), RNG.standard_normal((60, 5))
@@ -293,6 +294,37 @@ def test_ties_count_with_the_mean_over_their_orders(measure, seed):
     orders = (rng.permutation(6) for _ in range(300))  # each is broken by other random orders
     values = [measure(A[order] * (1 + r), B[order], k) for r, order in enumerate(orders)]
     assert np.mean(values) == pytest.approx(expected, abs=5 * np.std(values) / 300**0.5 + 1e-12)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner"])
+def test_overlap_of_two_searches_is_the_mean_over_orders_of_ties(metric):
+    rng = np.random.default_rng(5)
+    queries, rows, others = (
+        rng.integers(-1, 2, (4, 3)) + 0.0,
+        np.eye(3)[rng.integers(0, 3, 6)],
+        rng.integers(1, 3, (6, 3)),
+    )
+    for k in (1, 2, 4):
+        lists = []
+        for gallery in (rows, others):
+            unit = gallery / (np.linalg.norm(gallery, axis=1, keepdims=True) if metric == "cosine" else 1)
+            S = np.round(queries @ unit.T, 12)
+            lists.append(
+                [
+                    [sorted(range(6), key=lambda j, s=s, o=o: (-s[j], o[j]))[:k] for o in permutations(range(6))]
+                    for s in S
+                ]
+            )
+        shares = np.array([[np.mean([j in one for one in each]) for j in range(6)] for side in lists for each in side])
+        expected = (shares[:4] * shares[4:]).sum(axis=1) / k
+        got = neighbor_overlap((queries, rows), (queries, others), k, metric)
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+    left_out = np.arange(4)
+    distinct = rng.standard_normal((2, 9, 5))
+    lists = [nearest(side[:4], 3, side, metric="cosine", left_out=left_out) for side in distinct]
+    plain = [len(set(a) & set(b)) / 3 for a, b in zip(*map(np.ndarray.tolist, lists), strict=True)]
+    got = neighbor_overlap(*((side[:4], side) for side in distinct), 3, left_out=left_out)
+    np.testing.assert_allclose(got, plain, atol=1e-12)
 
 
 TIED = {

@@ -70,6 +70,24 @@ def share_top_k(
     return i, j, value, np.where(tied, (places / n_tied)[i], 1.0)
 
 
+def tie_shares(similarity: np.ndarray, k: int, tie: float = 0.0) -> np.ndarray:
+    """Return the probability of each entry (m, n) to be among the k largest of its row if values that differ by at most
+    ``tie`` are in random order: with c entries above the k-th value and t equal to it, (k − c) / t for these.
+    """
+    n = similarity.shape[1]
+    kth = np.partition(similarity, n - k, axis=1)[:, n - k, None]
+    above, level = similarity > kth + tie, np.abs(similarity - kth) <= tie
+    return np.asarray(above + level * ((k - above.sum(axis=1)) / level.sum(axis=1))[:, None])
+
+
+def any_drawn(relevant: int, tied: int, draws: int) -> float:
+    """Return the probability of drawing a relevant one of the tied rows without replacement."""
+    none_drawn = 1.0
+    for i in range(draws):
+        none_drawn *= max(tied - relevant - i, 0) / (tied - i)
+    return 1.0 - none_drawn
+
+
 def kth_from_below(similarity: Array, k: int) -> Array:
     """Return a lower bound on the k-th largest entry of each row, usually a tight one.
 

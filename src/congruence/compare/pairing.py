@@ -16,11 +16,12 @@ import numpy as np
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
-from congruence.compare.sequence import find_lags
+from congruence.compare.sequence import Step, find_partners, sample_rows
 from congruence.embeddings import in_order
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
+from congruence.splits import duplicate_groups, equal_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +40,15 @@ _WIDTH, _SKETCH_ROWS = 256, 1000
 #: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
-#: Fewest pairs among which rows out of step are searched.
+#: Fewest distinct pairs among which rows out of step are searched.
 _FEWEST_IN_ORDER = 40
+
+#: Rows nearer than this share of the root mean square distance of two rows are copies of one item. Of names, photos and
+#: passages 98 % are further from all others.
+_NEAR = 0.35
+
+#: Share of pairs that look wrong from which the whole does not count as paired.
+_MOST_WRONG = 0.2
 
 #: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
 _LINK = 0.5
@@ -56,9 +64,14 @@ class PairingReport:
     - ``decided``, ``looks_paired``: Whether there were enough pairs for a conclusion, and whether a link was found
       (also True if there were too few pairs to test).
     - ``suspects``, ``suspect_probability``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
-    - ``state``: "paired", "shifted" (rows resemble others nearby more than their partners), "not paired", "cannot tell"
-      (a link too weak to be detected may exist, or only one of the two tests found one), "too few".
-    - ``lags``: For "shifted", pairs (row, lag): from this row of X on, row i belongs to row i + lag of Y.
+    - ``state``: "paired", "shifted" (the files are out of step), "exchanged" (more than a fifth of the rows resemble
+      others more than their partners), "not paired", "cannot tell" (a link too weak to be detected may exist, only
+      one of the two tests found one, or rows resemble the partners of their neighbors in the file as much as their
+      own), "too few".
+    - ``steps``: For "shifted", (row, partner, step): from this row of X on, row + t belongs to row partner + step · t
+      of Y; step −1 is a reversed part.
+    - ``moved``: Rows of X whose partners were exchanged, each with the row of Y that it belongs to.
+    - ``distinct``: Numbers of distinct items among the rows of X, of Y, and among the pairs; near-copies are one.
     """
 
     n_pairs: int
@@ -72,21 +85,31 @@ class PairingReport:
     suspects: tuple[str, ...]
     suspect_probability: tuple[float, ...]
     state: str = "paired"
-    lags: tuple[tuple[int, int], ...] = ()
+    steps: tuple[Step, ...] = ()
+    moved: tuple[tuple[int, int], ...] = ()
+    distinct: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def lags(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (row, lag): from this row of X on, row i belongs to row i + lag of Y. Without reversed parts."""
+        return tuple((at.row, at.partner - at.row) for at in self.steps if at.step == 1)
 
     def realigned(self) -> np.ndarray:
-        """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless they are shifted. Of
+        """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless others were found. Of
         two rows that would share a partner, that in the longer stretch has it.
         """
         rows = np.arange(self.n_pairs)
-        lag, length = np.zeros((2, self.n_pairs), int)
-        ends = [*(row for row, _ in self.lags[1:]), self.n_pairs]
-        for (first, step), end in zip(self.lags, ends, strict=False):  # without lags there is an end and no beginning
-            lag[first:end], length[first:end] = step, end - first
+        partner, length = rows.copy(), np.zeros(self.n_pairs, int)
+        ends = [*(at.row for at in self.steps[1:]), self.n_pairs]
+        for at, end in zip(self.steps, ends, strict=False):  # without steps there is an end and no beginning
+            partner[at.row : end] = at.partner + at.step * np.arange(end - at.row)
+            length[at.row : end] = end - at.row
+        for row, other in self.moved:
+            partner[row], length[row] = other, 1
         rows = rows[np.argsort(-length, kind="stable")]
-        rows = rows[(rows + lag[rows] >= 0) & (rows + lag[rows] < self.n_pairs)]
-        rows = np.sort(rows[np.unique(rows + lag[rows], return_index=True)[1]])
-        return np.column_stack([rows, rows + lag[rows]])
+        rows = rows[(partner[rows] >= 0) & (partner[rows] < self.n_pairs)]
+        rows = np.sort(rows[np.unique(partner[rows], return_index=True)[1]])
+        return np.column_stack([rows, partner[rows]])
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -103,32 +126,40 @@ class PairingReport:
     @property
     def sentence(self) -> str:
         """The result as one sentence, for display."""
+        items = f"The {self.n_pairs} anchors"
+        if self.n_pairs and min(self.distinct) < 0.9 * self.n_pairs:
+            old, new, pairs = self.distinct
+            items += f" (near-copies counted once {pairs} pairs, of {old} old and {new} new items)"
         if self.state == "too few":
-            return f"{self.n_pairs} pairs are too few to tell whether they are paired (at least {FEWEST} are needed)."
+            return f"{items} are too few to tell whether they are paired (at least {FEWEST} are needed)."
         against = (
             f"held-out alignment {self.alignment:.3f} against {self.null_mean:.3f} ± {self.null_sd:.3f} "
             f"under random re-pairing, p = {self.p_value:.3g}"
         )
         if self.state == "cannot tell":
-            return f"The signal in the {self.n_pairs} anchors is too weak to tell whether they are paired: {against}."
-        if self.lags:
-            where = "; ".join(
-                f"from row {row} on, row i belongs to row i {'−' if lag < 0 else '+'} {abs(lag)} of the other side"
-                if lag
-                else f"from row {row} on they are in step"
-                for row, lag in self.lags[:3]
-            )
-            more = f"; and {len(self.lags) - 3} more" if len(self.lags) > 3 else ""
-            return f"The {self.n_pairs} anchors do not look paired, one side is shifted: {where}{more}."
-        if not self.looks_paired:
-            return f"The {self.n_pairs} anchors do not look paired: {against}."
+            return f"{items} have a signal too weak to tell whether they are paired row by row: {against}."
+        if self.steps:
+            where = "; ".join(map(_in_words, self.steps[:3]))
+            more = f"; and {len(self.steps) - 3} more" if len(self.steps) > 3 else ""
+            return f"{items} do not look paired, they are out of step: {where}{more}."
+        if not self.looks_paired and self.state != "exchanged":
+            return f"{items} do not look paired: {against}."
         if self.suspects:
             listed = name_rows(np.arange(len(self.suspects)), list(self.suspects))
-            return (
-                f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look "
-                f"wrong: {listed}."
-            )
-        return f"The anchors look paired: {against}."
+            how = "look paired" if self.looks_paired else "are linked"
+            return f"{items} {how} ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look wrong: {listed}."
+        return f"{items} look paired: {against}."
+
+
+def _in_words(at: Step) -> str:
+    """Return a step as a part of a sentence."""
+    if at.step == -1:
+        total = at.row + at.partner
+        return f"from row {at.row} on one side is reversed, row i belongs to row {total} − i of the other side"
+    lag = at.partner - at.row
+    if not lag:
+        return f"from row {at.row} on they are in step"
+    return f"from row {at.row} on, row i belongs to row i {'−' if lag < 0 else '+'} {abs(lag)} of the other side"
 
 
 def check_pairing(
@@ -173,31 +204,52 @@ def check_pairing(
     names = id_texts(np.arange(n) if ids is None else list(ids))
     nan = float("nan")
     if n < FEWEST:
-        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")
+        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=(n, n, n))
     rng = np.random.default_rng(random_state)
     source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
-    parts = np.array_split(rng.permutation(n), folds if n >= 60 else 2)
+    items, distinct = _count_items(source, target)
+    steps, moved, nearest = [], np.empty((0, 2), int), True
+    if distinct[2] >= _FEWEST_IN_ORDER:
+        steps, moved, nearest = find_partners(source.rows, target.rows, items)
+    # Copies of a pair are no further evidence.
+    kept = np.unique(items, return_index=True)[1]
+    if distinct[2] < FEWEST or len(kept) < FEWEST:
+        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=distinct)
+    if len(kept) < n:
+        source, target = _CenteredRows.of(A[np.sort(kept)], rng), _CenteredRows.of(B[np.sort(kept)], rng)
+    kept, m = np.sort(kept), len(kept)
+    groups = duplicate_groups(A[kept], B[kept])
+    order = np.array_split(rng.permutation(int(groups.max()) + 1), folds if m >= 60 else 2)
+    parts = order if groups.max() + 1 == m else [np.flatnonzero(np.isin(groups, part)) for part in order]
     heldout = _held_out(source, target, parts, permutations, rng)
     p_value = heldout.p_value
     linked = p_value <= level
     # One unrelated set in a hundred passes by chance: run a second test on all pairs together.
-    if linked and n <= _WHOLE:
+    if linked and m <= _WHOLE:
         paired = _agreement_p(source, target, permutations, rng) <= max(level / 10, 1 / (1 + permutations))
     else:
         paired = linked and bool(heldout.own.mean() - heldout.null.mean() >= _STANDS_OUT * heldout.null.std())
     state = "paired" if paired else "cannot tell" if linked else "not paired"
     if state == "not paired" and not _would_detect(source, target, parts, permutations, level, rng):
         state = "cannot tell"
-    rows, probability = np.empty(0, int), np.empty(0)
+    suspicion = np.zeros(n)
     share = 1.0 if state == "not paired" else nan
-    lags = find_lags(source.rows, target.rows) if n >= _FEWEST_IN_ORDER else []
-    if lags:
+    if steps:
         paired, state = False, "shifted"
-        ends = [*(row for row, _ in lags[1:]), n]
-        share = sum(end - row for (row, lag), end in zip(lags, ends, strict=True) if lag) / n
-    if paired:
+        ends = [*(at.row for at in steps[1:]), n]
+        share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
+    elif paired or len(moved):
         rows, probability = find_wrong_pairs(source.directions, target.directions, rng)
-        share = len(rows) / n
+        of_item = dict(zip(items[kept[rows]].tolist(), probability.tolist(), strict=True))
+        suspicion = np.array([of_item.get(item, 0.0) for item in items.tolist()])
+        suspicion[moved[:, 0]] = 1.0
+        share = float(np.mean(suspicion > 0))
+        if share > _MOST_WRONG:
+            paired, state = False, "exchanged"
+        elif paired and not nearest:
+            paired, state = False, "cannot tell"
+    rows = np.flatnonzero(suspicion)
+    rows = rows[np.argsort(-suspicion[rows], kind="stable")]
     return PairingReport(
         n_pairs=n,
         alignment=float(heldout.own.mean()),
@@ -208,10 +260,55 @@ def check_pairing(
         decided=state != "cannot tell",
         looks_paired=paired,
         suspects=tuple(names[rows].tolist()),
-        suspect_probability=tuple(float(p) for p in probability),
+        suspect_probability=tuple(float(p) for p in suspicion[rows]),
         state=state,
-        lags=tuple(lags),
+        steps=tuple(steps),
+        moved=tuple((int(row), int(other)) for row, other in moved),
+        distinct=distinct,
     )
+
+
+def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarray, tuple[int, int, int]]:
+    """Return labels (n,) of pairs, equal for copies, and the numbers of distinct items of each side and of pairs.
+
+    Among the rows compared, near-copies are one item: rows nearer than ``_NEAR`` of the root mean square distance of
+    two rows. Of more rows, equal ones are. The numbers are those that would show as many items among the rows compared.
+    """
+    n = len(source.rows)
+    rows = sample_rows(n)
+    near = []
+    for side in (source, target):
+        Z = side.rows[rows].astype(np.float32)
+        squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
+        # Rows of few directions have near neighbors that are no copies: about n^(−1/d) of the others' distance.
+        directions = squares.sum() ** 2 / max(float(np.square(gram).sum()), 1e-30)
+        share = min(_NEAR, 0.5 * len(rows) ** (-1 / max(directions, 1e-9)))
+        apart = squares[:, None] + squares - 2 * gram
+        near.append(apart <= 2 * share**2 * squares.mean() + 1e-6 * (squares[:, None] + squares))
+    labels, counts = np.arange(n), []
+    for alike in (*near, near[0] & near[1]):
+        label = np.full(len(rows), -1)
+        for row in range(len(rows)):
+            if label[row] < 0:
+                label[alike[row] & (label < 0)] = row
+        counts.append(len(np.unique(label)))
+    if n > len(rows):
+        sides = [equal_rows(side.rows) for side in (source, target)]
+        labels = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
+        labels = labels[0][labels[1].reshape(-1)]
+    labels[rows] = rows[label]
+    return labels, tuple(_extrapolated(count, len(rows), n) for count in counts)  # type: ignore[return-value]
+
+
+def _extrapolated(found: int, m: int, n: int) -> int:
+    """Return of how many equally frequent items m of n rows would show ``found``."""
+    if found >= m:
+        return n
+    low, high = found, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle * -np.expm1(-m / middle) >= found and n > m else (middle, high)
+    return low if n > m else found
 
 
 def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:

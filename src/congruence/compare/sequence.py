@@ -1,155 +1,349 @@
-"""Find rows of two files that are out of step: a file shifted by some rows, or rows lost or inserted on one side.
+"""Find rows of two files that belong to other rows than their partners: a file shifted by some rows, rows lost or
+inserted on one side, blocks exchanged, parts reversed, partners exchanged one by one.
 
 If the order of the rows means something (sorted names, photos by class), rows out of step resemble each other, and the
-test of ``pairing`` finds a link. The right link is stronger than those to a row's neighbors in the file.
+test of ``pairing`` finds a link. The right link is stronger than those to a row's neighbors.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
 
-#: Largest number of rows by which a file is searched to be out of step.
-_WINDOW = 50
+#: Lags that are always tried, and numbers of further lags, and of places about which a part may be reversed.
+_WINDOW, _FURTHER = 50, 12
 
 #: Rows compared, in this many stretches of the file if it has more.
 _ROWS, _STRETCHES = 2000, 8
 
-#: Coordinates of the search for a common lag.
-_WIDTH = 64
+#: Coordinates by which lags are chosen to be tried.
+_WIDTH = 48
 
-#: What a change of the lag costs, in standard deviations of the cosines of rows that do not belong together.
-_CHANGE = 12.0
+#: Ridge of the whitening, in mean eigenvalues, so that rows of one class are told apart as well.
+_RIDGE = 3.0
 
-#: Probability that other lags look better than none by chance, on coordinates by which they were not chosen.
+#: What a change of the lag costs, and what an exchange may cost each row, in standard deviations of the cosines of rows
+#: that do not belong together: less where rows that resemble each other were exchanged.
+_CHANGE, _PRICES = 12.0, (0.5, 1.0, 2.0, 3.0)
+
+#: What each row of a stretch costs where further lags are looked for.
+_RUN = 0.3
+
+#: Probability that another pairing looks better than the given one by chance, on coordinates by which it was not
+#: chosen.
 _LEVEL = 1e-3
 
 #: Directions (as the participation ratio counts them) over which rows out of step must spread.
 _FEWEST_DIRECTIONS = 5
 
+#: Least share of exchanges that maps fitted on them find again.
+_KEPT = 0.15
+
 _FOLDS = 5
 
 
-def find_lags(X: np.ndarray, Y: np.ndarray) -> list[tuple[int, int]]:
-    """Return where centered rows X (n, d) and Y (n, e) are out of step, as (first row, lag): from this row of X on, row
-    i of X belongs to row i + lag of Y. Empty if they are in step, or if it cannot be told.
+class Step(NamedTuple):
+    """From ``row`` of X on, row + t belongs to row ``partner`` + ``step`` · t of Y; ``step`` is 1 or, reversed, −1."""
 
-    A rotation is fitted on the given pairs, and on those of the lag at which the sides are most alike. Held-out rows
-    are compared with all rows nearby, and the best sequence of lags is found by dynamic programming, by every second
-    principal coordinate of Y. It must be better than no lag by the others, whose noise is uncorrelated with these.
+    row: int
+    partner: int
+    step: int
+
+
+def sample_rows(n: int) -> np.ndarray:
+    """Return the rows of a file that are compared: all, or stretches spread evenly over it."""
+    if n <= _ROWS:
+        return np.arange(n)
+    starts = np.linspace(0, n - _ROWS // _STRETCHES, _STRETCHES).astype(int)
+    return np.asarray((starts[:, None] + np.arange(_ROWS // _STRETCHES)).ravel())
+
+
+def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list[Step], np.ndarray, bool]:
+    """Return the right pairing of centered rows X (n, d) and Y (n, e), if it is another than the given one.
+
+    The result is a list of steps if the files are out of step, or the pairs (m, 2) of rows whose partners were
+    exchanged, or neither; and whether rows resemble their given partners more than those of their neighbors in the
+    file. ``items`` (n,) are labels of the pairs, equal for near-copies.
+
+    Notes
+    -----
+    Rotations are fitted on the given pairs, and on those of the lag or the reversal at which the sides are most alike.
+    Held-out rows are compared with all others. The best sequence of lags and reversals (by dynamic programming), and
+    else the best exchange of partners (by assignment), are chosen by every second principal coordinate of Y. They must
+    be better than the given pairing by the others, whose noise is uncorrelated with these.
     """
-    n = len(X)
-    window = min(_WINDOW, n // 4)
-    lags = np.arange(-window, window + 1)
-    rows = np.arange(n)
-    if n > _ROWS:
-        starts = np.linspace(0, n - _ROWS // _STRETCHES, _STRETCHES).astype(int)
-        rows = (starts[:, None] + np.arange(_ROWS // _STRETCHES)).ravel()
-    X, Y = _principal(X, rows), _principal(Y, rows)
-    common = int(lags[np.argmax([_likeness(X, Y, rows, int(lag)) for lag in lags])])
-    given = _evidence(X, Y, rows, np.zeros(len(rows), int), lags)
-    best, found = -np.inf, np.zeros(len(rows), int)
-    for start in {0, common}:
-        path = np.full(len(rows), start)
+    rows = sample_rows(len(X))
+    A, B = _whitened(X[rows]), _whitened(Y[rows])
+    own, items = np.arange(len(rows)), items[rows]
+    given = _evidence(A, B, own)
+    states, starts = _likely(A, B)
+    best, found = -np.inf, None
+    for start in starts:
+        path = np.tile(start, (len(rows), 1))
         for step in range(4):
-            # Half of the evidence is from a map of the given pairs, so that no path looks better by what it was fitted
-            # on.
-            table = given if not path.any() else (given + _evidence(X, Y, rows, path, lags)) / 2
-            value = table.sum(axis=0)[np.arange(len(rows)), path + window].sum() - _CHANGE * np.count_nonzero(
-                np.diff(path, prepend=0)
-            )
-            if value > best and _chance(table[1], path, window, X[rows]) < _LEVEL:
+            partner = _partners(path)
+            table = given if (partner == own).all() else (given + _evidence(A, B, partner)) / 2
+            value = _read(table[0], partner).sum() - _CHANGE * np.count_nonzero((path != _before(path)).any(axis=1))
+            if value > best and _chance(table[1], partner, A, items) < _LEVEL and _holds(A, B, partner, items):
                 best, found = value, path
-            new = lags[_best_path(table[0])]
+            more = _runs(table[0]) if step == 0 else np.empty((0, 2), int)
+            tried = np.concatenate([states, more])
+            new = tried[_best_path(table[0], tried)]
             if step == 3 or (new == path).all():
                 break
             path = new
-    changes = np.flatnonzero(np.diff(found, prepend=0))
-    return [(int(rows[k]), int(found[k])) for k in changes]
+    if found is not None:
+        return _steps(found, rows), np.empty((0, 2), int), False
+    moved = _exchanges(A, B, given, items, rows)
+    return [], moved, _nearest(given, items)
 
 
-def _principal(Z: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return principal coordinates, largest first."""
-    Z = Z - Z[rows].mean(axis=0)
-    return Z @ np.linalg.eigh(Z[rows].T @ Z[rows])[1][:, ::-1]
+def _whitened(Z: np.ndarray) -> np.ndarray:
+    """Return principal coordinates of about the same variance, the leading ones first."""
+    Z = Z - Z.mean(axis=0)
+    values, vectors = np.linalg.eigh(Z.T @ Z)
+    values = np.maximum(values[::-1], 0)
+    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
+    return np.asarray(Z @ (vectors[:, ::-1] / np.sqrt(values + (ridge or 1.0))))
 
 
-def _likeness(X: np.ndarray, Y: np.ndarray, rows: np.ndarray, lag: int) -> float:
-    """Return the squared cross-covariance of leading coordinates of comparable size, less what chance gives."""
-    i = rows[(rows + lag >= 0) & (rows + lag < len(Y))]
-    sides = X[i, :_WIDTH], Y[i + lag, : 2 * _WIDTH : 2]
-    x, y = (side / np.sqrt((side**2).mean(axis=0) + 3 * (side**2).mean() + 1e-300) for side in sides)
-    m = len(i)
-    return float(((x.T @ y / m) ** 2).sum() - (x**2).sum() * (y**2).sum() / m**3)
+def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the states (k, 2) that are tried, and those from which the search starts.
 
-
-def _evidence(X: np.ndarray, Y: np.ndarray, rows: np.ndarray, path: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return standardized cosines of held-out mapped rows with the rows of Y at each lag, by even and by odd
-    coordinates, shape (2, rows, lags); 0 beyond the ends of the file.
+    A state (c, s) says that row i belongs to row c + s · i. The first is (0, 1), the given pairing. The others are
+    small lags and those at which the squared cross-covariance is largest, compared with what chance gives.
     """
-    out = np.zeros((2, len(rows), len(lags)))
-    partner = rows + path
-    inside = (partner >= 0) & (partner < len(Y))
-    near = rows[:, None] + lags
-    beyond = (near < 0) | (near >= len(Y))
-    near = np.clip(near, 0, len(Y) - 1)
-    for part in np.array_split(np.arange(len(rows)), _FOLDS):
-        train = np.setdiff1d(np.flatnonzero(inside), part)
+    m = len(A)
+    window = min(_WINDOW, m // 4)
+    lags = [0, *(lag for k in range(1, window + 1) for lag in (k, -k))]
+    states, starts = [(lag, 1) for lag in lags], [(0, 1)]
+    x, y = A[:, :_WIDTH], B[:, : 2 * _WIDTH : 2]
+    for found in (_peaks(_likeness(x, y), 1), _peaks(_likeness(x, y[::-1]), -1)):
+        states += [state for state in found if state not in states]
+        starts += [state for state in found[:1] if state not in starts]
+    return np.array(states), [np.array(state) for state in starts]
+
+
+def _runs(table: np.ndarray) -> np.ndarray:
+    """Return the states (k, 2) with the largest sum of evidence over any stretch of rows, less ``_RUN`` a row."""
+    m = len(table)
+    found = []
+    for step in (1, -1):
+        padded = np.zeros((m, 3 * m - 2), np.float32)
+        padded[:, m - 1 : 2 * m - 1] = table[:, ::step] - _RUN
+        width = padded.strides[1]
+        shifted = np.lib.stride_tricks.as_strided(padded, (m, 2 * m - 1), (padded.strides[0] + width, width))
+        sums = np.cumsum(shifted, axis=0)
+        low = np.minimum.accumulate(np.vstack([np.zeros((1, 2 * m - 1), np.float32), sums[:-1]]), axis=0)
+        found.append(_peaks((sums - low).max(axis=0), step))
+    return np.array([state for states in found for state in states]).reshape(-1, 2)
+
+
+def _peaks(height: np.ndarray, step: int) -> list[tuple[int, int]]:
+    """Return the states of the highest peaks over lags −(m − 1) to m − 1 of Y, or of Y reversed."""
+    m = (len(height) + 1) // 2
+    peak = np.flatnonzero((height[1:-1] >= height[:-2]) & (height[1:-1] >= height[2:])) + 1
+    peak = peak[np.argsort(-height[peak])][:_FURTHER]
+    # Position k is lag k − (m − 1) of y; of the reversed y it is row m − 1 − (i + lag).
+    return [(int(k) - (m - 1) if step == 1 else 2 * (m - 1) - int(k), step) for k in peak]
+
+
+def _likeness(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return ‖Σ_i x_i y_{i+k}ᵀ‖² for all lags k from −(m − 1) to m − 1, as a multiple of what unrelated rows give; 0
+    where few rows overlap.
+    """
+    m = len(x)
+    size = 1 << (2 * m - 1).bit_length()
+    columns = [np.column_stack([side, (side**2).sum(axis=1)]) for side in (x, y)]
+    fx, fy = (np.fft.rfft(side, size, axis=0) for side in columns)
+    squares = np.zeros(size)
+    for a in range(x.shape[1]):
+        squares += (np.fft.irfft(fx[:, a : a + 1].conj() * fy[:, :-1], size, axis=0) ** 2).sum(axis=1)
+    chance = np.fft.irfft(fx[:, -1].conj() * fy[:, -1], size)
+    lags = np.arange(-(m - 1), m)
+    enough = m - np.abs(lags) >= max(20, m // 10)
+    return np.where(enough, squares[lags] / np.maximum(chance[lags], 1e-300), 0.0)
+
+
+def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
+    """Return standardized cosines of held-out mapped rows with all rows of B, by even and by odd coordinates, shape
+    (2, m, m); ``partner`` (m,) are the rows of B on which the maps are fitted, −1 for none. With another pairing,
+    partners of held-out rows by either are held out as well.
+    """
+    m = len(A)
+    out = np.empty((2, m, m), np.float32)
+    inside = np.flatnonzero(partner >= 0)
+    for part in np.array_split(np.arange(m), _FOLDS):
+        train = inside[(inside < part[0]) | (inside > part[-1])]
+        if other is not None:
+            train = train[~np.isin(partner[train], np.concatenate([partner[part], other[part]]))]
         if len(train) < 2:
+            out[:, part] = 0.0
             continue
-        x, y = X[rows[train]], Y[partner[train]]
+        x, y = A[train], B[partner[train]]
         rotation = rotation_from_svd(half_svd((x - x.mean(axis=0)).T @ (y - y.mean(axis=0)), max_rank=len(train) - 1))
-        mapped, low, high = (X[rows[part]] - x.mean(axis=0)) @ rotation, near[part].min(), near[part].max() + 1
-        target = Y[low:high] - y.mean(axis=0)
+        mapped, target = (A[part] - x.mean(axis=0)) @ rotation, B - y.mean(axis=0)
         for half in range(2):
             a, b = (
-                Z[:, half::2] / (np.linalg.norm(Z[:, half::2], axis=1, keepdims=True) + 1e-300)
+                (Z[:, half::2] / (np.linalg.norm(Z[:, half::2], axis=1, keepdims=True) + 1e-300)).astype(np.float32)
                 for Z in (mapped, target)
             )
-            for piece in np.array_split(np.arange(len(part)), -(-len(part) // 100)):
-                columns = near[part[piece]] - low
-                first, last = columns.min(), columns.max() + 1
-                out[half, part[piece]] = np.take_along_axis(a[piece] @ b[first:last].T, columns - first, axis=1)
-    out[:, beyond] = 0.0
-    return out / np.maximum(out[:, ~beyond].std(axis=1), 1e-12)[:, None, None]
+            out[half, part] = a @ b.T
+    return out / np.maximum(out.std(axis=(1, 2), keepdims=True), 1e-12)
 
 
-def _best_path(table: np.ndarray) -> np.ndarray:
-    """Return the columns (n,) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
-    n, count = table.shape
+def _holds(A: np.ndarray, B: np.ndarray, partner: np.ndarray, items: np.ndarray, *, exchanged: bool = False) -> bool:
+    """Return whether another pairing is better also by maps that have seen neither partner: where items come again, a
+    map would know the other's noise.
+    """
+    own = np.arange(len(A))
+    table = (_evidence(A, B, own, partner) + _evidence(A, B, partner, own)) / 2
+    return _chance(table[1], partner, A, items, exchanged=exchanged) < _LEVEL
+
+
+def _nearest(table: np.ndarray, items: np.ndarray) -> bool:
+    """Return whether rows resemble their partners more than those of the rows before and after them. True if these are
+    copies.
+    """
+    m = len(items)
+    own, near = np.arange(m), np.arange(m)[:, None] + [-2, -1, 1, 2]
+    inside = (near >= 0) & (near < m)
+    near = np.clip(near, 0, m - 1)
+    inside &= items[near] != items[:, None]
+    rows = np.flatnonzero(inside.any(axis=1))
+    if len(rows) < 10:
+        return True
+    total = table.sum(axis=0)
+    lead = total[own, own] - np.where(inside, np.take_along_axis(total, near, axis=1), 0).sum(axis=1) / np.maximum(
+        inside.sum(axis=1), 1
+    )
+    return _tail(lead[rows], _independent(lead[rows])) < 10 * _LEVEL
+
+
+def _partners(path: np.ndarray) -> np.ndarray:
+    """Return the row that each row belongs to by states (m, 2), −1 beyond the ends of the file."""
+    partner = path[:, 0] + path[:, 1] * np.arange(len(path))
+    return np.where((partner >= 0) & (partner < len(path)), partner, -1)
+
+
+def _before(path: np.ndarray) -> np.ndarray:
+    return np.concatenate([[[0, 1]], path[:-1]])
+
+
+def _read(table: np.ndarray, partner: np.ndarray) -> np.ndarray:
+    """Return the evidence (m,) of rows and their partners; 0 without one."""
+    return np.where(partner < 0, 0.0, table[np.arange(len(table)), partner])
+
+
+def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Return the states (m,) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
+    m, count = len(table), len(states)
+    columns = states[:, 0] + states[:, 1] * np.arange(m)[:, None]
+    inside = (columns >= 0) & (columns < m)
+    gains = np.where(inside, np.take_along_axis(table, np.clip(columns, 0, m - 1), axis=1), 0.0)
     total = np.full(count, -_CHANGE)
-    total[count // 2] = 0.0
-    came_from = np.empty((n, count), np.intp)
-    for i in range(n):
+    total[0] = 0.0
+    came_from = np.empty((m, count), np.intp)
+    for i in range(m):
         top = int(np.argmax(total))
         stays = total >= total[top] - _CHANGE
         came_from[i] = np.where(stays, np.arange(count), top)
-        total = np.where(stays, total, total[top] - _CHANGE) + table[i]
-    path = np.empty(n, np.intp)
-    column = int(np.argmax(total))
-    for i in reversed(range(n)):
-        path[i] = column
-        column = int(came_from[i, column])
+        total = np.where(stays, total, total[top] - _CHANGE) + gains[i]
+    path = np.empty(m, np.intp)
+    state = int(np.argmax(total))
+    for i in reversed(range(m)):
+        path[i] = state
+        state = int(came_from[i, state])
     return path
 
 
-def _chance(table: np.ndarray, path: np.ndarray, window: int, X: np.ndarray) -> float:
-    """Return the probability that a path's rows have so much more evidence than without a lag, by a t-test."""
-    moved = np.flatnonzero(path)
-    gain = table[moved, path[moved] + window] - table[moved, window]
-    if len(gain) < max(10, len(path) / 20) or gain.mean() <= 0:
+def _steps(path: np.ndarray, rows: np.ndarray) -> list[Step]:
+    """Return the steps of a path in rows of the file, without those at its beginning that are as given."""
+    begins = np.flatnonzero((path != _before(path)).any(axis=1))
+    partner, found = _partners(path), []
+    for first, end in zip(begins, [*begins[1:], len(path)], strict=True):
+        some, step = np.arange(first, end), int(path[first, 1])
+        some = some[partner[some] >= 0]
+        if not len(some):
+            continue
+        # Between stretches of a long file a lag in rows compared is not that in rows of the file: most rows decide.
+        offsets, counts = np.unique(rows[partner[some]] - step * rows[some], return_counts=True)
+        found.append(Step(int(rows[first]), int(offsets[np.argmax(counts)] + step * rows[first]), step))
+    return found
+
+
+def _exchanges(A: np.ndarray, B: np.ndarray, given: np.ndarray, items: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the pairs (m, 2) of rows whose partners were exchanged, in rows of the file; none if that is not sure."""
+    own = np.arange(len(A))
+    best, found, moved = _LEVEL / len(_PRICES), 0.0, own
+    for price in _PRICES:
+        partner = _assigned(given[0], price)
+        if (partner == own).all():
+            break  # a higher price moves nothing either
+        chance = _chance(given[1], partner, A, items, exchanged=True)
+        if chance < best:
+            best, found, moved = chance, price, partner
+    if not found:
+        return np.empty((0, 2), int)
+    # Maps of few pairs err alike on rows of one class, by even and by odd coordinates. Fitted on such exchanges they
+    # find others.
+    table = (given + _evidence(A, B, moved)) / 2
+    partner = _assigned(table[0], found)
+    kept = np.count_nonzero((partner == moved) & (moved != own))
+    if kept < _KEPT * np.count_nonzero(moved != own) or not _holds(A, B, partner, items, exchanged=True):
+        return np.empty((0, 2), int)
+    table = (given + _evidence(A, B, partner)) / 2
+    partner = _assigned((table[0] + table[1]) / np.sqrt(2), found)
+    rows_moved = np.flatnonzero((partner != own) & (items != items[partner]))
+    return np.column_stack([rows[rows_moved], rows[partner[rows_moved]]])
+
+
+def _assigned(table: np.ndarray, price: float) -> np.ndarray:
+    """Return the partners (m,) with the largest sum over rows, less ``price`` for each other than the given one."""
+    own = np.arange(len(table))
+    gain = table - np.diag(table)[:, None] - price
+    gain[own, own] = 0.0
+    if not (gain > 0).any():
+        return own
+    from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
+
+    return np.asarray(linear_sum_assignment(gain, maximize=True)[1])
+
+
+def _chance(
+    table: np.ndarray, partner: np.ndarray, X: np.ndarray, labels: np.ndarray, *, exchanged: bool = False
+) -> float:
+    """Return the probability that rows have so much more evidence with other partners than with the given ones, by a
+    t-test.
+    """
+    moved = np.flatnonzero((partner >= 0) & (labels != labels[partner]))
+    gain = table[moved, partner[moved]] - table[moved, moved]
+    if len(gain) < (8 if exchanged else max(10, len(partner) / 20)) or gain.mean() <= 0:
         return 1.0
     # What differs between two items is no evidence about files of copies of them.
-    spectrum = np.linalg.svd(X[moved], compute_uv=False) ** 2
+    spectrum = np.linalg.svd(X[moved] - X[moved].mean(axis=0), compute_uv=False) ** 2
     if spectrum.sum() ** 2 < _FEWEST_DIRECTIONS * (spectrum**2).sum():
         return 1.0
-    # Neighbors in a file of near-copies gain alike: there are fewer items than rows (a first-order process).
+    # Two rows that exchange their partners are one event.
+    events = len(gain) / 2 if exchanged else _independent(gain)
+    return _tail(gain, min(events, len(np.unique(labels[moved]))))
+
+
+def _independent(gain: np.ndarray) -> float:
+    """Return the effective number of values in order: neighbors in a file are alike (a first-order process)."""
     centered = gain - gain.mean()
     alike = float(np.clip(centered[1:] @ centered[:-1] / max(centered @ centered, 1e-300), 0, 0.98))
-    items = max(len(gain) * (1 - alike) / (1 + alike), 3.0)
+    return len(gain) * (1 - alike) / (1 + alike)
+
+
+def _tail(gain: np.ndarray, events: float) -> float:
+    """Return the p-value of a mean above 0, by a t-test."""
+    events = max(events, 3.0)
     # With t = √df · tan φ, Student's density is that of cos φ to the power df − 1: no need to import SciPy for it.
-    angle = np.arctan2(gain.mean() * np.sqrt(items), max(gain.std(), 1e-12) * np.sqrt(items - 1))
+    angle = np.arctan2(gain.mean() * np.sqrt(events), max(gain.std(), 1e-12) * np.sqrt(events - 1))
     angles = np.linspace(-np.pi / 2, np.pi / 2, 20001)
-    density = np.cos(angles) ** (items - 2)
+    density = np.cos(angles) ** (events - 2)
     return float(density[angles >= angle].sum() / density.sum())

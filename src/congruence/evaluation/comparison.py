@@ -27,7 +27,8 @@ from congruence.evaluation.scores import (
     with_vectors,
 )
 from congruence.maps import HeadsMap, Map
-from congruence.metrics import nearest, paired_cosines, top1_scores
+from congruence.metrics import paired_cosines, top1_scores
+from congruence.metrics.search import neighbor_overlap
 from congruence.metrics.retrieval import check_prototypes
 from congruence.splits import Split, duplicate_groups
 
@@ -366,7 +367,6 @@ def _within(
     classes = labels_of(Embeddings(pairs[0].target.vectors, ids=ids, allow_zero_rows=True), labels)
     _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
     own = Pairs.join(maps[0].aligned[modality], native).target.vectors
-    theirs = np.sort(nearest(own, k, metric="cosine", exact=False), axis=1) if n > k + 1 else None
     columns: dict[str, list[np.ndarray]] = {}
     for rows, gallery in pairs:
         by_name = {"retrieval": top1_scores(rows, gallery, group, group)}
@@ -374,10 +374,9 @@ def _within(
             by_name["retrieval_other"] = top1_scores(rows, gallery, group, group, exclude_self=True)
         if n > k:
             by_name[f"recall_at_{k}"] = hits_at_k(rows, gallery, k)
-        if theirs is not None:
-            ours = nearest(rows, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
-            both = np.sort(np.concatenate([ours, theirs], axis=1), axis=1)
-            by_name[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
+        if n > k + 1:
+            lists = (rows, gallery), (own, own)
+            by_name[f"overlap_at_{k}"] = neighbor_overlap(*lists, k, left_out=np.arange(n))
         by_name["cosine"] = paired_cosines(rows, gallery)
         for name, scores in by_name.items():
             columns.setdefault(name, []).append(scores)

@@ -17,7 +17,7 @@ from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
 from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import OrthogonalMap, UnpairedMap
-from congruence.metrics import nearest
+from congruence.metrics.search import neighbor_overlap
 from congruence.synthetic import random_rotation
 
 if TYPE_CHECKING:
@@ -192,10 +192,7 @@ def _search_kept(
         asked = X[left_out]
     elif len(asked) > _QUERIES:
         asked = asked[rng.choice(len(asked), _QUERIES, replace=False)]
-    true = nearest(asked, k, X, metric="cosine", exact=False, left_out=left_out)
-    kept = nearest(query(asked), k, protected, metric="cosine", exact=False, left_out=left_out)
-    both = np.sort(np.concatenate([true, kept], axis=1), axis=1)
-    return float((both[:, 1:] == both[:, :-1]).sum() / true.size)
+    return float(neighbor_overlap((asked, X), (query(asked), protected), k, left_out=left_out).mean())
 
 
 def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: int) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from congruence.metrics._base import Metric
 from congruence.metrics.search import (
     NEIGHBORS,
     check_n_neighbors,
+    common_keys,
     neighbor_shares,
     own_rng,
     pair_values,
@@ -115,15 +116,8 @@ def _reorder(side: _Neighbors, order: np.ndarray) -> _Neighbors:
     return side._replace(keys=keys[ascending], values=side.values[ascending], shares=side.shares[ascending])
 
 
-def _common(first: _Neighbors, second: _Neighbors) -> tuple[np.ndarray, np.ndarray]:
-    """Return where both sides' keys are the same."""
-    place = np.minimum(np.searchsorted(second.keys, first.keys), len(second.keys) - 1)
-    same = np.flatnonzero(second.keys[place] == first.keys)
-    return same, place[same]
-
-
 def _common_share(first: _Neighbors, second: _Neighbors) -> float:
-    ours, theirs = _common(first, second)
+    ours, theirs = common_keys(first.keys, second.keys)
     return float(first.shares[ours] @ second.shares[theirs]) / (first.n * first.k)
 
 
@@ -277,7 +271,7 @@ def prepare_cknna(
 
 
 def _compare_cknna(first: _Neighbors, second: _Neighbors) -> float:
-    ours, theirs = _common(first, second)
+    ours, theirs = common_keys(first.keys, second.keys)
     mask = first.shares[ours] * second.shares[theirs]
     K, L = mask * first.values[ours], second.values[theirs]
     aligned = _unbiased_hsic(first.keys[ours], K, mask * L, first.n)[0] if first.definition == "huh" else float(K @ L)

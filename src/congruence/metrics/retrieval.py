@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.top_k import any_drawn
 from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width, check_scale
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
@@ -231,7 +232,7 @@ def recall_at_k(
         else:
             total += np.count_nonzero(certain)
             for i in np.flatnonzero((certain == 0) & (possible > 0)):
-                total += _any_drawn(int(possible[i]), int(tied[i]), int(places[i]))
+                total += any_drawn(int(possible[i]), int(tied[i]), int(places[i]))
     return total / m
 
 
@@ -247,14 +248,6 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
             f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}.", f"Pass at least one, from 0 to {n - 1}."
         )
     return np.divmod(np.unique(query * n + row), n)
-
-
-def _any_drawn(relevant: int, tied: int, draws: int) -> float:
-    """Return the probability of drawing a relevant one of the tied rows without replacement."""
-    none_drawn = 1.0
-    for i in range(draws):
-        none_drawn *= max(tied - relevant - i, 0) / (tied - i)
-    return 1.0 - none_drawn
 
 
 # ------------------------------------------------------------------ class prototypes from several prompts

@@ -27,6 +27,8 @@ _PAIR_BYTES = 2**20
 #: Notions of nearness.
 NEIGHBORS = ("inner", "cosine", "euclidean")
 
+_NAMES = ("queries", "gallery")
+
 
 def nearest(
     X: ArrayLike,
@@ -134,11 +136,54 @@ def neighbor_shares(
     k nearest if ties are broken at random; shapes (p,), without ties n k.
     """
     check_n_neighbors(k, len(A))
-    parts = []
-    names, rows, rng = (name, name), np.arange(len(A)), own_rng(A)
-    for part, i, j, similarity, tie in _candidates(A, A, k, metric, rows, names, place):
+    return _shares(A, A, k, metric, np.arange(len(A)), (name, name), place)
+
+
+def neighbor_overlap(
+    first: tuple[ArrayLike, ArrayLike],
+    second: tuple[ArrayLike, ArrayLike],
+    k: int,
+    metric: str = "cosine",
+    *,
+    left_out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the expected share, (m,), of each query's k nearest rows that are the same in two searches of queries
+    (m, d) in a gallery (n, d), if ties are in random order in each; ``left_out`` is as for ``nearest``.
+    """
+    sides = []
+    for given in (first, second):
+        Q, G = (as_matrix(rows, name, allow_zero_rows=True) for rows, name in zip(given, _NAMES, strict=True))
+        check_same_width(Q, G)
+        wider = np.result_type(Q, G)
+        Q, G = Q.astype(wider, copy=False), G.astype(wider, copy=False)
+        sides.append(_shares(Q, G, min(k, len(G) - (left_out is not None)), metric, left_out, _NAMES, None))
+    (keys, _, ours), (others, _, theirs) = sides
+    same, place = common_keys(keys, others)
+    query = keys[same] // len(G)
+    return np.asarray(np.bincount(query, ours[same] * theirs[place], minlength=len(Q)) / k)
+
+
+def common_keys(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where keys, ascending on both sides, are the same."""
+    place = np.minimum(np.searchsorted(second, first), len(second) - 1)
+    same = np.flatnonzero(second[place] == first)
+    return same, place[same]
+
+
+def _shares(
+    Q: np.ndarray,
+    G: np.ndarray,
+    k: int,
+    metric: str,
+    left_out: np.ndarray | None,
+    names: tuple[str, str],
+    place: Device | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``neighbor_shares`` of queries in a gallery, checked and of one type."""
+    parts, rng = [], own_rng(G)
+    for part, i, j, similarity, tie in _candidates(Q, G, k, metric, left_out, names, place):
         i, j, similarity, share = share_top_k(i, j, similarity, part.stop - part.start, k, tie, rng)
-        keys = (i + part.start) * len(A) + j
+        keys = (i + part.start) * len(G) + j
         order = np.argsort(keys)
         parts.append((keys[order], similarity[order], share[order]))
     keys, value, share = map(np.concatenate, zip(*parts, strict=True))

@@ -16,6 +16,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.plain import PlainData
+from congruence._utils.top_k import tie_shares
 from congruence._utils.validation import check_choice
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
@@ -346,8 +347,8 @@ class _LeftOut:
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
-        near, own = a @ b.T, np.arange(len(a))
-        return np.asarray((near.argmax(axis=1) == own) * 0.5 + (near.argmax(axis=0) == own) * 0.5)
+        near = a @ b.T
+        return np.asarray(sum(tie_shares(table, 1, 1e-9).diagonal() for table in (near, near.T)) / 2)
 
 
 def _among_rotations(

@@ -1,5 +1,7 @@
 """Overlap is what comparing lists by hand gives, and says what finding the same item does not."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify
-from congruence.upgrade.certify.scoring import compare_lists
+from congruence.upgrade.certify.scoring import compare_lists, recall
 
 QUICK = {"method": "orthogonal"}
 
@@ -45,7 +47,7 @@ def test_lists_and_pulls_are_those_found_by_hand(role, k):
     assert 0 < whole[0].mean() < 1
 
 
-def test_copies_in_a_store_count_as_found_and_ties_come_lowest_row_first():
+def test_copies_in_a_store_count_as_found_and_ties_with_their_probability():
     rng = np.random.default_rng(0)
     rows = np.repeat(rng.standard_normal((6, 5)), 8, axis=0)  # every list of 4 is one of many that are as good
     similarity = rows @ rows.T
@@ -53,8 +55,31 @@ def test_copies_in_a_store_count_as_found_and_ties_come_lowest_row_first():
     assert compare_lists(shuffled, similarity, 4, "items")["overlap"].score.mean() == 1
     near = np.ones((1, 40))
     judge = -np.arange(40.0)[None]
-    assert compare_lists(near, judge, 5, "apart")["overlap"].score == 1  # rows 0 to 4, which are the judge's
-    assert compare_lists(near, judge[:, ::-1], 5, "apart")["overlap"].score == 0
+    for order in (judge, judge[:, ::-1]):
+        assert compare_lists(near, order, 5, "apart")["overlap"].score == pytest.approx(5 / 40)
+
+
+@pytest.mark.parametrize("find_own", [True, False])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_hits_and_lists_with_ties_are_means_over_their_orders(find_own, k, seed):
+    rng = np.random.default_rng(seed)
+    n = 6
+    near, judge = rng.integers(0, 3, (n, n)).astype(float), rng.standard_normal((n, n))
+    codes = rng.integers(0, 3, n)
+    table = near.copy()
+    if not find_own:
+        np.fill_diagonal(table, -np.inf)
+    orders = [np.array(order) for order in permutations(range(n))]
+    lists = np.array(
+        [[sorted(range(n), key=lambda j, i=i, o=o: (-table[i, j], o[j]))[:k] for i in range(n)] for o in orders]
+    )
+    hits = (codes[lists] == codes[None, :, None]).any(axis=2).mean(axis=0)
+    np.testing.assert_allclose(recall(table, codes, k, find_own=find_own).score, hits, atol=1e-12)
+    if find_own:
+        right = np.argsort(-judge, axis=1)[:, :k]
+        expected = np.mean([[len(set(a) & set(b)) / k for a, b in zip(one, right)] for one in lists.tolist()], axis=0)
+        np.testing.assert_allclose(compare_lists(near, judge, k, "apart")["overlap"].score, expected, atol=1e-12)
 
 
 def images(*models):

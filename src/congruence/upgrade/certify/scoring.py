@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from congruence._utils.top_k import top_k
+from congruence._utils.top_k import any_drawn, tie_shares, top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import TooFewAnchorsError
 from congruence.evaluation.controls import cosine_controls
@@ -148,7 +148,22 @@ def recall(table: np.ndarray, relevant: np.ndarray, k: int, *, find_own: bool = 
         change = ((among - right[:, place]) > 0).astype(float) - hit
         change[near[:, place] == own] = 0.0
         np.add.at(pull, near[:, place], change)
-    return Hits(hit.astype(np.float64), pull)
+    return Hits(expected_hits(table, relevant, min(k, depth)), pull)
+
+
+#: Similarities that differ by less are ties: copies of a row differ by the rounding of a product.
+TIE = 1e-6
+
+
+def expected_hits(table: np.ndarray, right: np.ndarray, k: int) -> np.ndarray:
+    """Return the probability of each query that one of its k best rows is right, (m,), with ties in random order."""
+    kth = np.partition(table, -k, axis=1)[:, -k, None]
+    above, level = table > kth + TIE, np.abs(table - kth) <= TIE
+    places, tied = k - above.sum(axis=1), level.sum(axis=1)
+    hit = (above & right).any(axis=1).astype(np.float64)
+    for row in np.flatnonzero((hit == 0) & (level & right).any(axis=1)):
+        hit[row] = any_drawn(int((level & right)[row].sum()), int(tied[row]), int(places[row]))
+    return hit
 
 
 def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str, depth: int) -> Hits:
@@ -158,9 +173,9 @@ def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str,
     if tables.by_class:
         assert tables.classes is not None
         if task.startswith("zero_shot"):
-            found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-            right: np.ndarray = (found == tables.classes[search.rows, None]).any(axis=1)
-            return Hits(right.astype(np.float64), None, tables.store_modality, search.rows, False)
+            right = tables.classes[search.rows, None] == np.arange(len(near))
+            hits = expected_hits(ranked(near.T, False, hubness), right, min(depth, len(near) - 1))
+            return Hits(hits, None, tables.store_modality, search.rows, False)
         relevant = tables.classes[search.rows] == search.queries[:, None]
         asked = np.flatnonzero(relevant.any(axis=1))
         hits = recall(ranked(near, False, hubness)[asked], relevant[asked], min(depth, most), paired=False)
@@ -220,6 +235,11 @@ def compare_lists(
                 if paired:
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
+    # Of rows that tie for the last place of a list each is in it with its probability; of the judge's any is right.
+    shares, last = tie_shares(near, k, TIE), best[:, k - 1, None]
+    credit = np.where(judge >= last - TIE, 1.0, (judge - mean[:, None]) / np.maximum(last - mean[:, None], 1e-12))
+    credit = np.where(shares > 0, credit, 0.0)
+    scores = (shares * (credit >= 1)).sum(axis=1) / k, (shares * credit).sum(axis=1) / k
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.top_k import top_k
+from congruence._utils.top_k import tie_shares
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 
@@ -147,5 +147,6 @@ def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: in
     near = []
     for rows in (exact, stored):
         queries = normalize_rows(rows[chosen]) if distance == "cosine" else rows[chosen]
-        near.append(top_k(similarities(queries, rows[~chosen], distance), k))
-    return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*near, strict=True)]))
+        near.append(similarities(queries, rows[~chosen], distance))
+    least = np.partition(near[0], -k, axis=1)[:, -k, None]  # of rows that tie for the last place any is right
+    return float((tie_shares(near[1], k) * (near[0] >= least)).sum(axis=1).mean() / k)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence._utils.top_k import top_k
+from congruence.metrics.search import neighbor_overlap
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
 #: splits of Caltech-101.
@@ -142,11 +142,7 @@ class Texts:
 
 def overlap(ours: np.ndarray, theirs: np.ndarray, texts: np.ndarray, k: int) -> np.ndarray:
     """Return the share of each row's ``k`` nearest texts (m, d) that are the same in two tables of rows (n, d)."""
-    a, b = (top_k(side @ texts.T, min(k, len(texts))) for side in (ours, theirs))
-    out = np.empty(len(a))
-    for part in blocks(len(a), a.shape[1] ** 2):
-        out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
-    return out
+    return neighbor_overlap((ours, texts), (theirs, texts), min(k, len(texts)), "inner")
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
