@@ -174,8 +174,8 @@ def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str,
         assert tables.classes is not None
         if task.startswith("zero_shot"):
             right = tables.classes[search.rows, None] == np.arange(len(near))
-            hits = expected_hits(ranked(near.T, False, hubness), right, min(depth, len(near) - 1))
-            return Hits(hits, None, tables.store_modality, search.rows, False)
+            found = expected_hits(ranked(near.T, False, hubness), right, min(depth, len(near) - 1))
+            return Hits(found, None, tables.store_modality, search.rows, False)
         relevant = tables.classes[search.rows] == search.queries[:, None]
         asked = np.flatnonzero(relevant.any(axis=1))
         hits = recall(ranked(near, False, hubness)[asked], relevant[asked], min(depth, most), paired=False)
