@@ -387,6 +387,24 @@ def test_what_a_killed_process_wrote_is_ours_after_rows_have_gone(switched, mapp
     assert bits(made.old) == {one: row for one, row in old.items() if one != gone}
 
 
+def test_what_a_killed_discard_left_is_not_taken_for_the_next_migrations(switched, mapping, tmp_path):
+    made, folder = switched, tmp_path / "journal"
+    with begin(made, mapping, tmp_path) as migration:
+        migration.rollback()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            kill_after(patch, Marks, "remove", 0)
+            migration.discard()
+    Marks(np.arange(9, dtype=np.uint64)).write(folder)  # as of another map
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+    gone = images(made)[0]
+    del made.old[gone]  # the application removes its vector
+    with begin(made, mapping, tmp_path) as migration:
+        migration.switch()
+    assert gone not in made.new
+
+
 def test_the_store_is_not_verified_once_rows_are_written(mapping, truth, tmp_path):
     made = table()
     with begin(made, mapping, tmp_path) as migration:
