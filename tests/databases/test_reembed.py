@@ -307,6 +307,19 @@ def both_kinds(made, mapping):
     }
 
 
+def test_vectors_of_other_rows_are_refused_before_one_is_kept(switched, mapping, truth, tmp_path):
+    made, before = switched, bits(switched.new)
+    for wrong in (lambda rows: np.roll(rows, 1, axis=0), lambda rows: np.repeat(rows[:1], len(rows), axis=0)):
+        with begin(made, mapping, tmp_path) as migration, pytest.raises(errors.MigrationError, match="encode"):
+            reembed(migration, lambda ids, wrong=wrong: wrong(Model(truth)(ids)), among="image", size=100, budget=100)
+    assert bits(made.new) == before
+    with begin(made, mapping, tmp_path) as migration:
+        model = Model(truth)
+        plan = reembed(migration, model, among="image", size=100, budget=100)
+        check(made, plan, truth, before)
+    assert len(model.asked) == 100  # none of the wrong ones was kept
+
+
 def test_each_modality_keeps_what_was_re_embedded_of_it(switched, mapping, tmp_path):
     made = switched
     every, old = both_kinds(made, mapping), bits(made.old)
