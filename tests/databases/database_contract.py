@@ -548,6 +548,19 @@ class DatabaseContract:
                 assert migration.database.identify(migration.info.place) == folder
                 migration.switch()
 
+    def test_a_discard_that_was_killed_at_its_end_is_completed(self, made, tmp_path):
+        where, _, vectors, _ = made
+        before = self.user_rows(where)
+        self.switched(where, tmp_path, self.rotated(vectors)[0])
+        with self.migrating(where, tmp_path) as migration:
+            migration.rollback()
+            migration.database.discard()  # after which the journal is removed
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.status()["state"] == "filling"
+            migration.discard()
+        assert not (tmp_path / "journal" / "journal.json").exists()
+        assert self.user_rows(where) == before
+
     @pytest.mark.parametrize(("width", "result"), [(DIM + 3, DIM_NEW), (DIM_NEW, DIM), (1, 1)])
     def test_a_map_of_another_width_is_refused_before_anything_is_written(self, tmp_path, width, result):
         ids, vectors, others = make_rows(self.id_types[0], 12)

@@ -209,6 +209,16 @@ def test_damaged_options_are_refused(run, made, tmp_path, content):
     run("switch").refused("options.json")
 
 
+def test_another_user_of_a_server_goes_on(run, here, made, tmp_path):
+    here("migrate", "postgresql://one@host/db", "run", "--map", "map", "--yes").ends(0)
+    (journal,) = tmp_path.glob("migration-*")
+    here("migrate", "postgresql://two@host/db", "switch").ends(0)
+    assert made.switched
+    here("migrate", "postgresql:///db?host=host", "rollback", "--journal", journal).refused("is the journal of")
+    here("migrate", "postgresql://host/db", "rollback", "--journal", journal).ends(0)
+    assert not made.switched
+
+
 def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa: F811
     mapping.save(tmp_path / "map")
     refused = here("migrate", "postgresql://me:s3cret@host/db", "run", "--map", "map", "--yes").refused("PGPASSWORD")

@@ -307,6 +307,19 @@ def both_kinds(made, mapping):
     }
 
 
+def test_vectors_of_other_rows_are_refused_before_one_is_kept(switched, mapping, truth, tmp_path):
+    made, before = switched, bits(switched.new)
+    for wrong in (lambda rows: np.roll(rows, 1, axis=0), lambda rows: np.repeat(rows[:1], len(rows), axis=0)):
+        with begin(made, mapping, tmp_path) as migration, pytest.raises(errors.MigrationError, match="encode"):
+            reembed(migration, lambda ids, wrong=wrong: wrong(Model(truth)(ids)), among="image", size=100, budget=100)
+    assert bits(made.new) == before
+    with begin(made, mapping, tmp_path) as migration:
+        model = Model(truth)
+        plan = reembed(migration, model, among="image", size=100, budget=100)
+        check(made, plan, truth, before)
+    assert len(model.asked) == 100  # none of the wrong ones was kept
+
+
 def test_each_modality_keeps_what_was_re_embedded_of_it(switched, mapping, tmp_path):
     made = switched
     every, old = both_kinds(made, mapping), bits(made.old)
@@ -385,6 +398,24 @@ def test_what_a_killed_process_wrote_is_ours_after_rows_have_gone(switched, mapp
         found = migration.rollback()
     assert (found["added"], found["changed"], found["deleted"]) == (0, 0, 1)
     assert bits(made.old) == {one: row for one, row in old.items() if one != gone}
+
+
+def test_what_a_killed_discard_left_is_not_taken_for_the_next_migrations(switched, mapping, tmp_path):
+    made, folder = switched, tmp_path / "journal"
+    with begin(made, mapping, tmp_path) as migration:
+        migration.rollback()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            kill_after(patch, Marks, "remove", 0)
+            migration.discard()
+    Marks(np.arange(9, dtype=np.uint64)).write(folder)  # as of another map
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+    gone = images(made)[0]
+    del made.old[gone]  # the application removes its vector
+    with begin(made, mapping, tmp_path) as migration:
+        migration.switch()
+    assert gone not in made.new
 
 
 def test_the_store_is_not_verified_once_rows_are_written(mapping, truth, tmp_path):

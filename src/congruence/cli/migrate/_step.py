@@ -170,7 +170,7 @@ def opened(
     with closing(found) as database:
         info = retry.of(database)(database.info)
         if folder is None:
-            folder = default_folder(info.place)
+            folder = default_folder(database.identify(info.place))
             kept = _read_kept(folder)
         with _as_commands(url, journal, folder):
             begun = Journal.read(folder)
@@ -210,11 +210,11 @@ def _as_commands(url: str, journal: str | None, folder: Path) -> Iterator[None]:
 
 
 def _identity(url: str) -> str:
-    """Return an address without its password, and independent of how a path is written."""
+    """Return an address without user and password, and independent of how a path is written."""
     from congruence.databases import Address
 
     address = Address.parse(url)
-    return address.shown.replace(":***@", "@") if address.scheme else os.path.abspath(url)
+    return re.sub(r"(?<=://)[^/?#]*@", "", address.shown) if address.scheme else os.path.abspath(url)
 
 
 def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tuple[Path | None, dict[str, str]]:
@@ -223,7 +223,7 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
     """
     if journal is not None:
         kept, own = _read_kept(Path(journal)), _identity(url)
-        if kept.get("url", own) != own:
+        if _identity(kept.get("url", own)) != own:
             raise MigrationError(
                 f"{journal} is the journal of {kept['url']}, not of {own}.",
                 f"Type: {shell_command(kept['url'], 'status', '--journal', journal)}",
@@ -249,7 +249,7 @@ def _journals_here(url: str, given: Mapping[str, Any]) -> list[tuple[Path, dict[
     for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
         kept = _read_kept(folder)
         same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
-        if kept.get("url") == _identity(url) and same:
+        if "url" in kept and _identity(kept["url"]) == _identity(url) and same:
             found.append((folder, kept))
     if len(found) > 1:
         journals = [Journal.read(folder) for folder, _ in found]

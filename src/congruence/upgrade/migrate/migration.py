@@ -455,12 +455,14 @@ class Migration:
 
     def _count_only_vectors(self, marks: Marks) -> int:
         """Return the number of rows that the application wrote after a switch and that have no old vector."""
-        if not self.database.capabilities.writes_after_switch:  # the switch exchanges complete files
+        database = self.database
+        # Without new vectors, an earlier call was killed at its end; and a switch of files exchanges all vectors.
+        if database.stage() is Stage.UNTOUCHED or not database.capabilities.writes_after_switch:
             return 0
         # Ours without an old one is that of a row that was deleted, or whose vector was removed.
         return sum(
             int((~block.has_old & ~marks.has(block.ids, block.vectors)).sum())
-            for block in self.database.scan_new(batch=rows_per_block(self.mapper.dim))
+            for block in database.scan_new(batch=rows_per_block(self.mapper.dim))
         )
 
     def fit_thresholds(
@@ -557,6 +559,7 @@ class Migration:
     def _begin(self, rows: int, allow_unknown: bool) -> None:
         """Create the journal's folder with the map in it."""
         make_folder(self.folder)
+        Marks.remove(self.folder)  # a killed `discard` may have left them, and rows of theirs are not this migration's
         if self.mapper.new.ranges is not None:
             np.save(self.folder / "ranges.npy", self.mapper.new.ranges.astype(np.float32))
         self.mapper.map.save(self.folder / "map", force=True)

@@ -17,6 +17,7 @@ from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
+from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import (
     CongruenceError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_UPDATE = 16_384  # number of re-embedded rows passed to a new plan at a time
 CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
+_CHECKED = 64  # fewest rows by which the order of an encoder's vectors is checked
 
 
 def reembed(
@@ -167,6 +169,7 @@ class _Table:
                 with suppress(CorruptFileError):  # the vectors or texts have changed since then
                     state, folder = facts["state"], facts["folder"]
                     plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
+        self.checked = False  # whether the order of the encoder's vectors was
         self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
@@ -258,11 +261,26 @@ class _Table:
                     f"Got vectors of shape {vectors.shape} from encode; expected ({len(ids)}, {dim}).",
                     "Return one vector of the new model per id, in the same order.",
                 )
+            self._check_order(ids, vectors)
             new = np.array([not self.encoded.holds(name, row) for name, row in zip(ids, vectors, strict=True)])
             digests = self.digests[id_rows(self.plan.ids, ids[new])]
             self.encoded.add(ids[new].tolist(), digests, vectors[new])
             if callback is not None:
                 callback(len(ids))
+
+    def _check_order(self, ids: np.ndarray, vectors: np.ndarray) -> None:
+        """Raise MigrationError if the first chunk of vectors is certainly not of these rows, before any is kept."""
+        if self.checked or len(ids) < _CHECKED or self.migration._journal().allow_unknown:
+            return
+        self.checked = True
+        if (vectors == vectors[0]).all():
+            raise MigrationError(f"encode returned one vector for all of {len(ids)} rows.", "Check what it reads.")
+        report = check_pairing(self.plan.stored(id_rows(self.plan.ids, ids)), vectors)
+        if report.state in ("not paired", "shifted"):
+            raise MigrationError(
+                f"The vectors from encode do not belong to these rows. {report.sentence}",
+                "Return one vector of the new model per id, in the same order.",
+            )
 
     def write(self, rows: np.ndarray) -> None:
         """Write the plan's current vectors of these rows to the database, except those that the application wrote."""
