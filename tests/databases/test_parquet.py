@@ -184,7 +184,8 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
     vectors = [[1.0, 2.0], None, [3.0, 4.0]]
     a, b = pa.array(vectors, pa.large_list(pa.float64())), pa.array([[1.0]] * 3, pa.list_(pa.float32()))
     table = pa.table({"a": a, "b": b, "tags": [["x"], [], None], "thing": [{"q": 1}, None, {"q": 3}]})
-    pq.write_table(table, tmp_path / "s.parquet")
+    stated = pa.field("a", a.type, metadata={"congruence.space": '{"model": "old", "dim": 2}'})
+    pq.write_table(table.set_column(0, stated, a), tmp_path / "s.parquet")
     with pytest.raises(ParameterError, match=r"2 columns of vectors .*\('a', 'b'\)"):
         open_database(tmp_path / "s.parquet")
     where = f"{tmp_path / 's.parquet'}:a"
@@ -195,7 +196,7 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
     migrate(where, dim=1, note={"model": "new"})
     found = pq.read_table(tmp_path / "s.parquet")
     spaces = [json.loads((found.schema.field(name).metadata or {}).get(b"congruence.space", b"{}")) for name in "ab"]
-    assert [spaces, b"congruence.space" in found.schema.metadata] == [[{"model": "new", "dim": 1}, {}], False]
+    assert [spaces, b"congruence.space" in (found.schema.metadata or {})] == [[{"model": "new", "dim": 1}, {}], False]
     assert found["a"].to_pylist() == [[1.0], None, [3.0]]
     assert found["a"].type.value_type == pa.float64()
     assert pa.types.is_large_list(found["a"].type)

@@ -147,12 +147,12 @@ class CollectionDatabase(Database):
         return [alias for alias, target in self._aliases().items() if target == collection]
 
     def _unmark(self, collection: str) -> None:
-        """Remove the mark of a collection, which is the only one from now on."""
+        """Remove the mark of a collection, which is the only one from now on, if there is one."""
         return
 
     def tidy(self) -> None:
         place = self._find()
-        if not place.exists and self._mark_of(place.old):
+        if not place.exists:
             self._unmark(place.old)
 
     @property

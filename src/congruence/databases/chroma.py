@@ -137,7 +137,9 @@ class Chroma(CollectionDatabase):
         return mark if mark.get("id") in (None, *ours) else {}
 
     def _unmark(self, collection: str) -> None:
-        self._call(self._client.delete_collection, ROLE.sub("", collection) + _MARK)
+        name = ROLE.sub("", collection) + _MARK
+        if any(one.name == name and _is_mark(one) for one in self._call(self._client.list_collections)):
+            self._call(self._client.delete_collection, name)
 
     def _settings(self, collection: str) -> Mapping[str, object]:
         found = self._open(collection)
@@ -233,8 +235,7 @@ class Chroma(CollectionDatabase):
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         old = self._open(place.old)
-        if self._mark_of(place.old):  # of a run that was killed here
-            self._unmark(place.old)
+        self._unmark(place.old)  # of a run that was killed here
         metadata = {MARK_KEY: json.dumps(mark)}
         self._call(self._client.create_collection, self._table + _MARK, embedding_function=None, metadata=metadata)
         made = self._call(

@@ -241,7 +241,8 @@ class Milvus(CollectionDatabase):
         self._ask("drop_collection", collection)
 
     def _unmark(self, collection: str) -> None:
-        self._ask("drop_collection_properties", collection, [MARK_KEY])
+        if self._mark_of(collection):
+            self._ask("drop_collection_properties", collection, [MARK_KEY])
         self._schema = self._schema_of(collection, self._schema.column)
 
     def _width(self, collection: str) -> int:

@@ -517,7 +517,8 @@ class Qdrant(CollectionDatabase):
         self._call(self._client.delete_collection, collection)
 
     def _unmark(self, collection: str) -> None:
-        self._call(self._client.update_collection, collection, metadata={MARK_KEY: None})
+        if self._mark_of(collection):
+            self._call(self._client.update_collection, collection, metadata={MARK_KEY: None})
 
     def close(self) -> None:
         self._client.close()

@@ -632,7 +632,10 @@ class Migration:
         journal = self._journal()
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
+            known = journal.state
             self._sync()
+            if journal.state != known:  # else this step, if it is killed too, would leave a state that cannot be told
+                journal.write(self.folder)
             journal.require_state(*states, to=to)
             if step is None or (step == "switch" and journal.state != "switched"):
                 self._check_rows()
