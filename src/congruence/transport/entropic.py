@@ -503,10 +503,7 @@ class Progress:
         self._best: Iterate | None = None
         self._error = 2.0  # of the best; 2 if it is not known
         self._went_back = False
-        self._before, self._off = (
-            0.0,
-            PROMISE,
-        )  # of the plain change before; error of a plan per marginal error after it
+        self._before, self._off = 0.0, PROMISE  # marginal error before; estimated error per marginal error
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
