@@ -34,7 +34,9 @@ def compare(
     them the gradient is exact at any potentials. ``use``, in several threads at once, and then ``then``, in the order
     of the rows, get a slice and its strip of P − P*.
     """
-    A, kernel, at = student.affinity, teacher.kernel, teacher.potentials
+    A, at = student.affinity, teacher.potentials
+    kernel: Any = teacher.kernel
+    T: Any = teacher.affinity
     scratch = Scratch(A)
     kept = gradient is not None and kernel is not None and kernel.buffer is gradient
     if kept:
@@ -51,8 +53,7 @@ def compare(
         if kept:  # columns of both plans add up; the product of P* with log P* is that with affinities and potentials
             Q *= rows[part, None]
             Q *= columns
-            T = teacher.affinity.A[part].to(Q.dtype)
-            terms = dots(Q, T) / teacher.epsilon - dots(Q, P) + Q.sum(dim=1) * u[part]
+            terms = dots(Q, T.A[part].to(Q.dtype)) / teacher.epsilon - dots(Q, P) + Q.sum(dim=1) * u[part]
             exponential(P)
         else:
             spare: Any = scratch.rows(len(P), 2)

@@ -85,17 +85,11 @@ class Dense(_Affinity):
         super().__init__(A, dtype)
         self.A, self.shape = A, (A.shape[0], A.shape[1])
 
-    def every(self, step: int) -> Dense:
-        """Return every ``step``-th row."""
-        return Dense(self.A[::step, :], self.dtype)
-
     @cached_property
     def bound(self) -> float:
         """The largest absolute affinity."""
-        if is_tensor(self.A):  # in one reading
-            least, most = self.A.aminmax()
-            return max(float(most), -float(least))
-        return max(float(self.A.max()), -float(self.A.min()))
+        least, most = self.A.aminmax() if is_tensor(self.A) else (self.A.min(), self.A.max())
+        return max(float(most), -float(least))
 
     def exponent(self, part: slice, u: np.ndarray, v: np.ndarray, epsilon: float, out: Array) -> Array:
         """Write u_i + A_ij/ε + v_j for the rows ``part`` into ``out``, and return it."""
@@ -128,20 +122,12 @@ class Products(_Affinity):
 
     def formed(self) -> Dense:
         """Return the affinities as a matrix."""
-        xp, A = self.xp, self.xp.empty(self.shape, dtype=self.dtype, device=self.device)
-        Y = xp.astype(self.Y, self.dtype).T
-
-        def multiply(part: slice) -> None:
-            xp.matmul(xp.astype(self.X[part, :], self.dtype), Y, out=A[part, :])
-
+        A = self.xp.empty(self.shape, dtype=self.dtype, device=self.device)
+        X, Y = (self.xp.astype(side, self.dtype) for side in (self.X, self.Y))
+        parts = list(blocks(self.shape[0], width(self), strip_bytes(self.device, True)))
         with strip_pool_for(self, self.shape[0] * width(self)) as pool:
-            for _ in pool.each(multiply, list(blocks(self.shape[0], width(self), strip_bytes(self.device, True)))):
-                pass
+            list(pool.each(lambda part: self.xp.matmul(X[part, :], Y.T, out=A[part, :]), parts))
         return Dense(A, self.dtype)
-
-    def every(self, step: int) -> Products:
-        """Return the affinities of every ``step``-th row."""
-        return Products(self.X[::step, :], self.Y, self.dtype)
 
     @cached_property
     def bound(self) -> float:

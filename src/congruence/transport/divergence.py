@@ -195,7 +195,7 @@ def klot_features(
     start: Tensor | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """Like ``klot`` for affinities that are inner products, without ever forming the matrix: O((n + m)·d) memory.
+    """Like ``klot`` for affinities that are inner products, in O((n + m)·d) memory beyond ``memory``.
 
     Parameters
     ----------
@@ -204,7 +204,8 @@ def klot_features(
     TX, TY : tensor, shapes (n, e) and (m, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     memory : int, default=2**30
-        Bytes of a kernel that are kept in memory; the rest is recomputed in each iteration, in strips of about 50 MB.
+        Bytes of matrices (n, m) that are kept: both affinities and a kernel if they fit, otherwise rows of a kernel;
+        the rest is recomputed in each iteration, in strips of about 50 MB.
     teacher : result of ``solve_teacher``, optional
         The teacher's plan for the same rows, in place of the other arguments about the teacher.
 

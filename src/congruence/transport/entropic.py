@@ -9,7 +9,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Generic
 
 import numpy as np
@@ -397,30 +396,25 @@ class Sample:
     """
 
     def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray, kernel: Kernel | None = None) -> None:
-        self._step = max(1, affinity.shape[0] // ROWS)
+        self._rows = slice(None, None, max(1, affinity.shape[0] // ROWS))
         self._affinity, self._epsilon, self._kernel = affinity, epsilon, kernel
-        self._share = float(r[:: self._step].sum() / r.sum())
+        self._share = float(r[self._rows].sum() / r.sum())
 
     def plan(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Return these rows of the plan, or a multiple of them where they are too large or too small."""
-        K, u = self._kernel, u[:: self._step]
+        A, K, some = self._affinity, self._kernel, self._rows
         if K is not None and K.fits:
-            du, dv = u - K.u[:: self._step], v - K.v
+            du, dv = u[some] - K.u[some], v - K.v
             size = float(du.max() + dv.max())  # the mass of an unbalanced plan may be any number
             a, b = np.exp(du - size if abs(size) > LEAP else du), np.exp(dv)
-            rows: np.ndarray = to_numpy(K.buffer[:: self._step, :]) * b.astype(K.real)  # type: ignore[index]
+            rows: np.ndarray = to_numpy(K.buffer[some, :]) * b.astype(K.real)  # type: ignore[index]
             rows *= a.astype(K.real)[:, None]
             return rows
-        few = self._rows
-        out = few.xp.empty(few.shape, dtype=few.dtype, device=few.device)
-        L = few.exponent(slice(0, few.shape[0]), u, v, self._epsilon, out)
-        if not SMALL < float(few.xp.max(L)) <= 0:
-            L -= few.xp.max(L)
+        out = A.xp.empty((len(u[some]), A.shape[1]), dtype=A.dtype, device=A.device)
+        L = A.exponent(some, u, v, self._epsilon, out)
+        if not SMALL < float(A.xp.max(L)) <= 0:
+            L -= A.xp.max(L)
         return to_numpy(exponential(L))
-
-    @cached_property
-    def _rows(self) -> Affinity:
-        return self._affinity.every(self._step)
 
     def norm(self, rows: np.ndarray) -> float:
         """Return the L1 norm of a matrix of which these are the rows."""
@@ -503,10 +497,7 @@ class Progress:
         self._best: Iterate | None = None
         self._error = 2.0  # of the best; 2 if it is not known
         self._went_back = False
-        self._before, self._off = (
-            0.0,
-            PROMISE,
-        )  # of the plain change before; error of a plan per marginal error after it
+        self._before, self._off = 0.0, PROMISE  # marginal error before; estimated error per marginal error
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
