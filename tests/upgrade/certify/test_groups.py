@@ -62,12 +62,12 @@ def test_many_copies_of_one_row_do_not_hide_other_near_duplicates():
 def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
     """Held out together, each would be scored by a map that does not: 0.08 too low, and in one interval of seven."""
     rng = np.random.default_rng(0)
-    heldout, wrong, recipe = [], [], MapRecipe(["image"], "orthogonal")
+    heldout, wrong = [], []
     for seed in range(10):
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
-        items = EvaluationSet(anchors, groups=groups, random_state=seed)
+        items, recipe = EvaluationSet(anchors, groups=groups), MapRecipe(["image"], "orthogonal", random_state=seed)
         got = cross_fit(items, recipe, recipe.choose(anchors, np.arange(120)))
         scores = got.scores["cosine/image"]
         model = recipe.fit(anchors, np.arange(120))

@@ -272,8 +272,8 @@ def certify(
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
             measured = cross_fit(items, recipe, choice, callback, others=design.others)
-        mixed = measure_mixed(items, measured, items.task, rows)
-        controls = measure_controls(mapping, rotation, items)
+        mixed = measure_mixed(items, measured, items.task, rows, random_state)
+        controls = measure_controls(mapping, rotation, items, random_state)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(
@@ -331,7 +331,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
-        examples=show_searches(items, measured),
+        examples=show_searches(items, measured, random_state),
         make_map=partial(
             recipe.finish, mapping, anchors, choice, (source[first].space, target[first].space), design.others
         ),

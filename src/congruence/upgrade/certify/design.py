@@ -210,7 +210,8 @@ class EvaluationSet:
     groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
     n_neighbors: int = 10  # length of the lists that are compared
     hubness: Hubness | None = None  # correction in the search of all strategies
-    random_state: int = 0  # of the rows that are compared, and of the folds
+    #: The stored rows that are compared with each other, and those that are assigned to classes; by default all.
+    samples: tuple[np.ndarray, np.ndarray] | None = None
     relevant: np.ndarray | None = None  # (m, n): which stored rows each of the texts should find, if that was judged
     #: (m,), of descriptions of classes or texts of other items: the fold whose means have not seen each, −1 if none of
     #: the means have; None if they count as seen.
@@ -274,21 +275,15 @@ class EvaluationSet:
         modality = self.tables.store_modality if self.judged else self.tables.query_modality
         return f"{self.task}/stored", f"cosine/{modality}"
 
-    @cached_property
+    @property
     def compared(self) -> np.ndarray:
-        """The stored rows that are compared with each other: all, or a random sample of ``MOST_COMPARED``."""
-        return self._sample(MOST_COMPARED)
+        """The stored rows that are compared with each other."""
+        return np.arange(self.tables.n) if self.samples is None else self.samples[0]
 
-    @cached_property
+    @property
     def assigned(self) -> np.ndarray:
-        """The stored rows that are assigned to classes: all, or a random sample for ``MOST_ASSIGNED``."""
-        return self._sample(max(MOST_COMPARED, MOST_ASSIGNED // len(self.tables.ids[self.tables.query_modality])))
-
-    def _sample(self, most: int) -> np.ndarray:
-        n = self.tables.n
-        if n <= most:
-            return np.arange(n)
-        return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
+        """The stored rows that are assigned to classes."""
+        return np.arange(self.tables.n) if self.samples is None else self.samples[1]
 
     def list_length(self, n: int) -> int:
         """Return how many results are compared in a store of n rows: longer lists would have most of a small store."""
@@ -302,7 +297,19 @@ class EvaluationSet:
         """Return some of the stored items."""
         groups = None if self.groups is None else self.groups[rows]
         relevant = None if self.relevant is None else self.relevant[:, rows]
-        return replace(self, tables=self.tables.take(rows), groups=groups, relevant=relevant)
+        return replace(self, tables=self.tables.take(rows), groups=groups, relevant=relevant, samples=None)
+
+
+def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the stored rows to compare with each other, and those to assign to classes: all, or random ones."""
+    n, names = tables.n, len(tables.ids[tables.query_modality])
+
+    def draw(most: int) -> np.ndarray:
+        return (
+            np.arange(n) if n <= most else np.sort(np.random.default_rng(random_state).choice(n, most, replace=False))
+        )
+
+    return draw(MOST_COMPARED), draw(max(MOST_COMPARED, MOST_ASSIGNED // names))
 
 
 #: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
@@ -522,7 +529,7 @@ class Design:
             groups,
             n_neighbors,
             hubness,
-            random_state,
+            draw_samples(scored, random_state),
             relevant=relevant,
             query_fold=fold,
             names=names,

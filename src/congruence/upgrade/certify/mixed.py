@@ -122,7 +122,9 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
     return float(np.ceil(100 * share - 1e-9) / 100)
 
 
-def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
+def measure_mixed(
+    items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None, random_state: int = 0
+) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 
     A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds. The order is
@@ -130,7 +132,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     migration that is given these texts, and mixtures of class descriptions are added to mapped rows. What the anchors
     left out of each fold's map would add is estimated from maps fitted on one fold less.
     """
-    tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
+    tables, base = items.tables, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     found, scored = items.searches[-1], measured.scores[base]

@@ -285,11 +285,11 @@ def read(
 Folds: TypeAlias = Mapping[str, np.ndarray]
 
 
-def deal_folds(items: EvaluationSet, fitted: Sequence[str]) -> tuple[np.ndarray, Folds]:
+def deal_folds(items: EvaluationSet, recipe: MapRecipe) -> tuple[np.ndarray, Folds]:
     """Divide anchors that are scored themselves, (n,); the rows of an item share its fold, or that of its class."""
-    tables, groups = items.tables, items.groups_of(fitted)
+    tables, fitted, groups = items.tables, recipe.fitted, items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
-    fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
+    fold = deal(units, FOLDS, np.random.default_rng(recipe.random_state))
     rows = dict.fromkeys(tables.ids, fold)
     if tables.by_class:
         assert tables.classes is not None
@@ -307,7 +307,9 @@ def folds_of(folds: Folds | None, modality: str | None, rows: np.ndarray) -> np.
 class Sheet:
     """What maps fitted on equally many folds show: similarities by search and strategy, cosines, the mapped store."""
 
-    def __init__(self, items: EvaluationSet, folds: Folds | None = None, *, only_task: bool = False) -> None:
+    def __init__(
+        self, items: EvaluationSet, folds: Folds | None = None, *, only_task: bool = False, random_state: int = 0
+    ) -> None:
         self._items, self._folds, tables = items, folds, items.tables
         searches = items.searches[-1:] if only_task else items.searches
         self._near = {
@@ -321,7 +323,7 @@ class Sheet:
         self.mapped = np.zeros((tables.n, next(iter(tables.target.values())).shape[1]))
         #: Sums over the maps that a query is compared by, (m, 3), of 1 and of mean and deviation of its similarities.
         self._levels = {key: np.zeros((len(near), 3)) for key, near in self._near.items()}
-        rng = np.random.default_rng([items.random_state, 4])
+        rng = np.random.default_rng([random_state, 4])
         self._known = {
             search: np.sort(rng.permutation(search.rows)[:LEVELED]) if folds is not None else search.rows[:0]
             for search in searches
@@ -437,7 +439,7 @@ def measure_heldout(
 ) -> Measured:
     """Score items that are not anchors; for the curve, by maps of consecutive folds of the anchors."""
     items = design.items
-    out, rng = score_heldout(model, items), np.random.default_rng(items.random_state)
+    out, rng = score_heldout(model, items), np.random.default_rng(recipe.random_state)
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
     fold = rng.permutation(design.n_anchors) % FOLDS
@@ -483,7 +485,7 @@ def cross_fit(
     certified, since other kinds can have quite different ones.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
-    fold, folds = deal_folds(items, recipe.fitted)
+    fold, folds = deal_folds(items, recipe)
     anchors = AnchorFolds(recipe, tables, fold, others)
     sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
     coarse = fold // (FOLDS // COARSE)
@@ -498,7 +500,7 @@ def cross_fit(
     out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
     more: dict[str, Hits] = {}
     for size in sizes:
-        sheet = Sheet(items, folds, only_task=size not in SIZES[-2:])
+        sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
         for kept, cells, each, pair in _left_out(size):
             model = anchors.fit(kept, choices[pair])
             sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
@@ -555,14 +557,14 @@ def _first(items: EvaluationSet, search: Search, near: np.ndarray) -> np.ndarray
     return np.asarray(search.rows[top_k(table, min(SHOWN, table.shape[1] - 1))])
 
 
-def show_searches(items: EvaluationSet, measured: Measured) -> list[dict[str, Any]]:
+def show_searches(items: EvaluationSet, measured: Measured, random_state: int) -> list[dict[str, Any]]:
     """Return some searches with what each store finds first: those that mapping changes most, and random ones."""
     search, tables = items.searches[-1], items.tables
     assert measured.lists is not None
     known = [name for name in ("keep", "re-embed") if (name in search.strategies if name == "keep" else items.judged)]
     lists = {name: _first(items, search, similarities(name, items, search)) for name in known}
     lists = {"stored": measured.lists, **lists}
-    order = np.random.default_rng([items.random_state, 5]).permutation(len(search.queries))
+    order = np.random.default_rng([random_state, 5]).permutation(len(search.queries))
     changed = order[:0]
     if "re-embed" in lists:
         kept = [
@@ -602,7 +604,9 @@ def _right(items: EvaluationSet, search: Search, query: int, rows: np.ndarray) -
     return np.asarray(rows == search.queries[query]) if search.role == "captions" else None
 
 
-def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
+def measure_controls(
+    model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet, random_state: int
+) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
     tables, hubness, stored = items.tables, items.hubness, items.tables.store_modality
     out: dict[str, dict[str, float]] = {}
@@ -610,7 +614,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         k, own = items.list_length(len(search.rows)), search.role == "items"
         there = rotation.for_modality(stored)
         d_source, d_target = rotation.rotation_.shape
-        turn = random_rotation(d_source, d_target, random_state=items.random_state)
+        turn = random_rotation(d_source, d_target, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
         queries = unit_rows(search.target, None, search.queries)
@@ -624,7 +628,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         if name not in tables.target:
             continue
         source, target = tables.source[name], tables.target[name]
-        known = cosine_controls(model.to_target(name), source, target, random_state=items.random_state)
+        known = cosine_controls(model.to_target(name), source, target, random_state=random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
     return out
 
