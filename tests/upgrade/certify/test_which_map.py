@@ -73,13 +73,13 @@ def test_no_map_has_seen_what_it_compares_nor_its_choice(problem, monkeypatch):
     fit, add = AnchorFolds.fit, Sheet.add
 
     def choose(self, tables, train):
-        choice = Choice("rotation about the means", "orthogonal", {}, "by these rows")
-        chosen[id(choice)] = choice, train
+        choice = Choice("rotation about the means", "orthogonal", {}, f"by rows {len(chosen)}")
+        chosen[choice.evidence] = train
         return choice
 
     def fit_on(self, kept, choice):
         model = fit(self, kept, choice)
-        model.kept, model.train = list(kept), np.unique(self._fold[chosen[id(choice)][1]])
+        model.kept, model.train = list(kept), np.unique(self._fold[chosen[choice.evidence]])
         return model
 
     def add_to(self, model, cells, each, certified):

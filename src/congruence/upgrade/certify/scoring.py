@@ -140,7 +140,7 @@ def recall(table: np.ndarray, relevant: np.ndarray, k: int, *, find_own: bool = 
     depth = min(k + 1, n - (not find_own))
     near = top_k(table, depth)
     right = np.take_along_axis(relevant, near, axis=1)
-    hit = right[:, :k].any(axis=1)
+    hit = np.asarray(right[:, :k].any(axis=1))
     pull = np.zeros(n)
     among = right.sum(axis=1)
     for place in range(min(k, depth)):
