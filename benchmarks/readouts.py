@@ -19,7 +19,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -419,7 +419,13 @@ def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str,
     for told in ("all", *(m for m in OTHER if m == f or named[m] in others)):
         queries = "all" if told == "all" else named[told]
         mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries=queries, check=False)
-        for arm in (f"store fit, {told}", "query fit"):
+        whole = mapping.readout_
+        arms = {
+            f"store fit, {told}": whole,
+            f"store fit not lifted, {told}": replace(whole, lift={}),
+            "query fit": whole,
+        }
+        for arm, mapping.readout_ in arms.items():
             role = arm.split()[0]
             if role == "store" or told == "all":
                 mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
