@@ -46,7 +46,8 @@ def by_hand(mapping, queries, modality, height, known=True, lift=0):
     z, R = OLD[modality], mapping.matrix
     mu, nu = z.mean(0), NEW[modality].mean(0) if known or modality == "text" else None
     asked = queries or (["image", "text"] if known else ["text"])
-    lost = not known and tuple(asked) == ("image",)  # no query's mean is known, so rows are read by the guess
+    if not known and tuple(asked) == ("image",):  # no query's mean is known
+        return unit(mapping.transform(z, modality, "plain"))
     B = np.zeros((E, 1))
     if others := [unit(NEW[name].mean(0)) for name in asked if name != modality and (known or name == "text")]:
         B = np.stack(others, axis=1)
@@ -57,11 +58,11 @@ def by_hand(mapping, queries, modality, height, known=True, lift=0):
     out = []
     for r in (z - mu) @ R:
         p = unit(r - B @ (B.T @ r) - u * (u @ r))
-        if nu is None and not lost:
+        if nu is None:
             out.append(p)
             continue
-        t = guess if nu is None else (1 + lift * (modality in asked and not lost)) * nu
-        t = t * min(1, 0.99 / np.sqrt(t @ t)) + (height if modality in asked or lost else 0) * (u @ r) * u
+        t = (1 + lift * (modality in asked)) * nu
+        t = t * min(1, 0.99 / np.sqrt(t @ t)) + (height if modality in asked else 0) * (u @ r) * u
         t = t * min(1, 0.99 / np.sqrt(t @ t))
         out.append(t + np.sqrt(1 - t @ t) * p)
     return np.array(out)
@@ -421,6 +422,21 @@ def test_maps_of_one_rotation_and_two_read_outs_are_told_apart():
     maps = [fitted(Readout(("text",), form, {"text": 0.3})) for form in ("plain", "cone", "cone")]
     digests = [map_digest(mapping.for_modality("text").for_role("store")) for mapping in maps]
     assert digests[0] != digests[1] == digests[2]
+
+
+def test_a_composed_map_without_names_reads_rows_about_its_own_mean():
+    first = OrthogonalMap().fit(OLD["text"], OLD["image"])
+    second = OrthogonalMap().fit(OLD["image"], NEW["text"])
+    for one in (first, second):
+        one.readout_, one.role_ = Readout(store="cone", height={"": 0.5}), "store"
+    both = first.then(second)
+    nu = both.target_mean_
+    r = (OLD["text"] - both.source_mean_) @ both.rotation_
+    above = (r @ unit(nu))[:, None] * unit(nu)
+    t = nu + 0.25 * above
+    t *= np.minimum(1, 0.99 / np.linalg.norm(t, axis=1, keepdims=True))
+    expected = t + np.sqrt(1 - (t * t).sum(1, keepdims=True)) * unit(r - above)
+    np.testing.assert_allclose(both.transform(OLD["text"]), expected, atol=1e-12)
 
 
 def split(X, Y):

@@ -650,6 +650,7 @@ class OrthogonalMap(AffineMap):
         table = {name: (m.source_mean, m.target_mean) for name, m in self.moments_.items()} or self.modality_means_
         own = table.get(self.modality_ or "")
         source, target = self.source_mean_, self.target_mean_
+        table = table or {"": (source, target)}  # of a composed map
         if not self.center and own is not None and not source.any():
             source, target = own
         given = self.given_means_

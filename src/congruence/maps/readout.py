@@ -103,7 +103,7 @@ class Readout:
     - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``. k is
       ``height[m]``, and δ is ``lift[m]`` (``find_lift``), if m may be searched by queries of its own kind, else 0.
       Means that hold less than a tenth of the squared norm are no directions here. If ν is unknown, ``unit(p)``, and u
-      is the direction of the map's guess of ν; if the new mean of no query is known, the guess is used as ν.
+      is the direction of the map's guess of ν. If the new mean of no query is known, the map itself.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
@@ -138,20 +138,18 @@ class Readout:
             matrix = _without(matrix.T, basis(means.sources.values())).T
             return Folded(matrix, np.zeros_like(means.target), inside(means.target))
         asked = self.queries or tuple(means.targets)
-        # If the new mean of no query is known, the guess is all there is to read rows by.
-        known = any(name in means.targets for name in asked)
-        guessed = means.guessed and known
+        if not any(name in means.targets for name in asked):
+            return plain  # there is no known mean to read rows by
         others = basis(means.targets[name] for name in asked if name != modality and is_cone(means.targets.get(name)))
         searched = not self.queries or modality in self.queries  # by queries of its own kind
         # A guess from few pairs is short; whether there is a cone shows in the old model.
         removed = (is_cone(means.source) and searched) if means.guessed else is_cone(means.target)
         own = basis([_without(means.target, others)] if removed else ())
         height, lift = 0.0, 0.0
-        if (modality in asked or not known) and not guessed:
-            height = self.height.get(modality, 1.0)
-            lift = max(self.lift.get(modality, 0.0), 0.0) if modality in asked and known else 0.0
+        if modality in asked and not means.guessed:
+            height, lift = self.height.get(modality, 1.0), max(self.lift.get(modality, 0.0), 0.0)
         matrix = _without(_without(matrix, others), own if not height else None)
-        base = None if guessed else inside((1 + lift) * means.target)
+        base = None if means.guessed else inside((1 + lift) * means.target)
         return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
 
     def rows(self) -> list[list[str]]:
