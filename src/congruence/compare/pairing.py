@@ -18,7 +18,7 @@ from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.compare.sequence import Step, find_partners, sample_rows
 from congruence.embeddings import in_order
-from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
+from congruence.errors import DuplicateWarning, PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
 from congruence.splits import duplicate_groups, equal_rows
@@ -46,6 +46,9 @@ _FEWEST_IN_ORDER = 40
 #: Rows nearer than this share of the root mean square distance of two rows are copies of one item. Of names, photos and
 #: passages 98 % are further from all others.
 _NEAR = 0.35
+
+#: Share of distinct pairs below which copies are told of.
+_DISTINCT = 0.9
 
 #: Share of pairs that look wrong from which the whole does not count as paired.
 _MOST_WRONG = 0.2
@@ -127,7 +130,7 @@ class PairingReport:
     def sentence(self) -> str:
         """The result as one sentence, for display."""
         items = f"The {self.n_pairs} anchors"
-        if self.n_pairs and min(self.distinct) < 0.9 * self.n_pairs:
+        if self.n_pairs and min(self.distinct) < _DISTINCT * self.n_pairs:
             old, new, pairs = self.distinct
             items += f" (near-copies counted once {pairs} pairs, of {old} old and {new} new items)"
         if self.state == "too few":
@@ -280,9 +283,10 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
-        # Rows of few directions have near neighbors that are no copies: about n^(−1/d) of the others' distance.
-        directions = squares.sum() ** 2 / max(float(np.square(gram).sum()), 1e-30)
-        share = min(_NEAR, 0.5 * len(rows) ** (-1 / max(directions, 1e-9)))
+        # Rows of few directions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: of
+        # 3 % at less than .03^(1/d) of that.
+        directions = max(squares.sum() ** 2 / max(float(np.square(gram).sum()), 1e-30), 0.1)
+        share = min(_NEAR, min(0.5, 0.03 ** (1 / directions)) * len(rows) ** (-1 / directions))
         apart = squares[:, None] + squares - 2 * gram
         near.append(apart <= 2 * share**2 * squares.mean() + 1e-6 * (squares[:, None] + squares))
     labels, counts = np.arange(n), []
@@ -312,7 +316,11 @@ def _extrapolated(found: int, m: int, n: int) -> int:
 
 
 def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
-    """Warn if a report is bad; with ``strict`` raise an error instead."""
+    """Warn if a report is bad; with ``strict`` raise an error instead. Warn of copies."""
+    if report.n_pairs and report.distinct[2] < _DISTINCT * report.n_pairs:
+        old, new, pairs = report.distinct
+        problem = f"Of {report.n_pairs:,} pairs about {pairs:,} are distinct, of {old:,} old and {new:,} new items."
+        warnings.warn(DuplicateWarning(problem, "Copies are no further evidence: pass more items."), stacklevel=3)
     if report.decided and report.looks_paired and not report.suspects:
         return
     if report.state == "too few" and not strict:

@@ -28,8 +28,8 @@ from congruence.evaluation.scores import (
 )
 from congruence.maps import HeadsMap, Map
 from congruence.metrics import paired_cosines, top1_scores
-from congruence.metrics.search import neighbor_overlap
 from congruence.metrics.retrieval import check_prototypes
+from congruence.metrics.search import neighbor_overlap
 from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
