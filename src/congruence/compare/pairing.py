@@ -45,7 +45,7 @@ _FEWEST_IN_ORDER = 40
 
 #: Rows nearer than these shares of the root mean square distance of two rows are alike, and copies of one item. Of
 #: names, photos and passages 98 % are further than the first from all others.
-_NEAR, _COPY = 0.35, 0.1
+_NEAR, _COPY = 0.35, 0.15
 
 #: Share of distinct pairs below which copies are told of.
 _DISTINCT = 0.9
@@ -190,7 +190,7 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Rows nearby are compared too, in the order given (``find_lags``).
+    the 256 leading directions of their own side. Other pairings are looked for by ``find_partners``.
     Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
@@ -285,10 +285,9 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
-        # Rows of few directions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: of
-        # 3 % at less than .03^(1/d) of that.
-        directions = max(squares.sum() ** 2 / max(float(np.square(gram).sum()), 1e-30), 0.1)
-        usual = min(0.5, 0.03 ** (1 / directions)) * len(rows) ** (-1 / directions)
+        # Rows of few dimensions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: 3 %
+        # at less than .03^(1/d) of that.
+        usual = min(0.5, 0.03 ** (1 / side.d)) * len(rows) ** (-1 / side.d)
         apart = squares[:, None] + squares - 2 * gram - 1e-6 * (squares[:, None] + squares)
         alike.append(apart <= 2 * min(_NEAR, usual) ** 2 * squares.mean())
         copies.append(apart <= 2 * min(_COPY, usual) ** 2 * squares.mean())
