@@ -211,7 +211,8 @@ def check_pairing(
     rng = np.random.default_rng(random_state)
     source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
     alike, items, distinct = _count_items(source, target)
-    steps, moved, nearest = [], np.empty((0, 2), int), True
+    steps: list[Step] = []
+    moved, nearest = np.empty((0, 2), int), True
     if len(np.unique(alike)) >= _FEWEST_IN_ORDER:
         steps, moved, nearest = find_partners(source.rows, target.rows, alike)
     # Copies of a pair are no further evidence.
