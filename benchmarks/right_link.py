@@ -80,7 +80,7 @@ def ties(seed: int, n: int = 60, draws: int = 39, sets: int = 100) -> dict:
             metric, p = METRICS[name], []
             for k in range(sets):
                 rng = np.random.default_rng([seed, k])
-                A, B = make(rng, n), make(rng, n)
+                A, B = make(rng, n), rng.permutation(make(rng, n))
                 first, second = metric.prepare(A[np.lexsort(A.T)], "X"), metric.prepare(B, "Y")
                 null = [metric.compare(first, metric.reorder(second, rng.permutation(n))) for _ in range(draws)]
                 above = np.array(null) - metric.compare(first, second)
