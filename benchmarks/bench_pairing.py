@@ -16,7 +16,7 @@ from congruence.synthetic import rigid_problem
 
 TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
-PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "order", "time")
+PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "time")
 KINDS = ("text-text", "image-text", "image-text, two models", "COCO image-text")
 TEXT_TEXT = KINDS[0]
 #: Numbers of pairs, and of wrong pairs among them.
@@ -69,8 +69,6 @@ def main() -> None:
         found["shuffled"] = _states("all shuffled", draws)
     if "unseen" in chosen:
         found["unseen"] = _unseen(options.data, options.fits, options.seed)
-    if "order" in chosen:
-        found["order"] = _order(options.data, pairs, options.fits, rng)
     if "time" in chosen:
         found["time"] = _time()
     write_json(options, found)
@@ -204,57 +202,6 @@ def _others(folder):
         f"sample {kind}-{kind}": (np.asarray(sample.source[kind]), np.asarray(sample.target[kind]))
         for kind in ("image", "text")
     }
-
-
-def _order(folder, pairs, fits, rng):
-    """Run the check on stretches of files whose order means something: true pairs, off by some rows, a row lost."""
-    pairs = {kind: pairs[kind] for kind in KINDS[:2]} | _others(folder)
-    with np.load(folder / "clip_rn50_vitb32.npz", allow_pickle=False) as data:
-        rows = np.argsort(data["label"], kind="stable")
-        pairs["CLIP photos by class"] = tuple(
-            data[f"image_openai_{name}"][rows].astype(np.float32) for name in ("rn50", "vitb32")
-        )
-    with np.load(folder / "caltech101_unimodal.npz", allow_pickle=False) as data:
-        rows = np.argsort(data["label"], kind="stable")
-    pairs["Caltech-101 image-image"] = tuple(side[rows] for side in pairs["Caltech-101 image-image"])
-    with np.load(folder / "guideline250_text6.npz", allow_pickle=False) as data:
-        names = [name for name in data.files if data[name].ndim == 2]
-        pairs["passages, two text models"] = tuple(data[name].astype(np.float32) for name in (names[0], names[3]))
-    forms = {
-        "as it is": lambda n: np.arange(n),
-        "copies": lambda n: np.repeat(np.arange(n), rng.integers(1, 10, n))[:n],
-        "near copies": lambda n: np.repeat(np.arange(n), 12)[:n],
-        "drawn with repetition": lambda n: np.sort(rng.integers(0, n, n)),
-    }
-    counts: dict = {}
-
-    def count(what, kind, right):
-        found = counts.setdefault(what, {}).setdefault(kind, [0, 0])
-        found[0] += int(right)
-        found[1] += 1
-
-    for k in range(fits):
-        kind = list(pairs)[k % len(pairs)]
-        X, Y = pairs[kind]
-        n = int(min(rng.choice([100, 200, 400, 1000]), len(X) - 30))
-        start = int(rng.integers(0, len(X) - n - 20))
-        X, Y = X[start : start + n + 20], Y[start : start + n + 20]
-        lag, lost = int(rng.integers(1, 20)), np.sort(rng.integers(n // 10, n - n // 10, 2))
-        report = check_pairing(X[lag:][:n], Y[:n])
-        pairs_found = report.realigned()
-        count("off by some rows, not called paired", kind, report.state != "paired")
-        count("9 of 10 rows put right", kind, np.mean(pairs_found[:, 1] - pairs_found[:, 0] == lag) >= 0.9)
-        if lost[1] - lost[0] >= n / 4:
-            sides = np.delete(X, lost[0], axis=0)[:n], np.delete(Y, lost[1], axis=0)[:n]
-            count("a row lost on each side", kind, check_pairing(*sides).state != "paired")
-        for form, rows in forms.items():
-            rows = rows(n)
-            noise = 0.1 if form == "near copies" else 0.0
-            sides = (Z[rows] + noise * Z.std() * rng.standard_normal((n, Z.shape[1])) for Z in (X, Y))
-            count("true pairs called shifted", form, check_pairing(*sides).state == "shifted")
-    for what, kinds in counts.items():
-        print(f"{what}: " + ", ".join(f"{kind} {right} of {total}" for kind, (right, total) in kinds.items()))
-    return counts
 
 
 def _time():

@@ -10,14 +10,15 @@ import time
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import beta
+from scipy.stats import beta, kstest
 
 from common import arguments, arrays, write_json
 from congruence.compare.pairing import check_pairing
 from congruence.datasets import load_sample
+from congruence.metrics import METRICS
 from congruence.synthetic import random_rotation
 
-PARTS = ("wrong", "true")
+PARTS = ("wrong", "true", "ties")
 SIZES = (120, 200, 400, 1000)
 
 
@@ -32,7 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     found = {}
     for part in [options.part] if options.part else PARTS:
-        found[part] = count(part, options)
+        found[part] = ties(options.seed) if part == "ties" else count(part, options)
     write_json(options, found)
 
 
@@ -70,6 +71,43 @@ def count(part: str, options) -> dict:
     print(f"{part}: {everything}, {share} 95 % interval {low:.3f} to {high:.3f}; {done:.0f} s of CPU")
     return {"table": table, "all": everything, "interval": [low, high], "cpu": done}
 
+
+def ties(seed: int, n: int = 60, draws: int = 39, sets: int = 100) -> dict:
+    """Test whether the p-values of independent tied data are uniform, one side in order (Kolmogorov and Smirnov)."""
+    found = {}
+    for kind, make in TIED.items():
+        for name in ("mutual_knn", "cknna"):
+            metric, p = METRICS[name], []
+            for k in range(sets):
+                rng = np.random.default_rng([seed, k])
+                A, B = make(rng, n), rng.permutation(make(rng, n))
+                first, second = metric.prepare(A[np.lexsort(A.T)], "X"), metric.prepare(B, "Y")
+                null = [metric.compare(first, metric.reorder(second, rng.permutation(n))) for _ in range(draws)]
+                above = np.array(null) - metric.compare(first, second)
+                equal = np.count_nonzero(np.abs(above) <= 1e-12)
+                place = np.count_nonzero(above > 1e-12) + rng.integers(0, equal + 1)
+                p.append((place + rng.random()) / (draws + 1))
+            found[f"{kind}, {name}"] = {
+                "p": float(kstest(p, "uniform").pvalue),
+                "at most .05": float(np.mean(np.array(p) <= 0.05)),
+            }
+            print(
+                f"{kind}, {name}: "
+                + ", ".join(f"{what} {value:.3f}" for what, value in found[f"{kind}, {name}"].items())
+            )
+    return found
+
+
+TIED = {
+    "labels": lambda rng, n: np.eye(10)[rng.integers(0, 10, n)],
+    "two classes": lambda rng, n: np.eye(2)[rng.integers(0, 2, n)],
+    "classes of unequal size": lambda rng, n: np.eye(8)[np.minimum(rng.geometric(0.4, n) - 1, 7)],
+    "copies": lambda rng, n: rng.standard_normal((n // 10, 8))[np.arange(n) % (n // 10)],
+    "drawn with repetition": lambda rng, n: rng.standard_normal((n // 3, 8))[rng.integers(0, n // 3, n)],
+    "8-bit codes": lambda rng, n: np.round(rng.standard_normal((n, 2))),
+    "counts": lambda rng, n: rng.poisson(0.7, (n, 4)).astype(float),
+    "failed encodes": lambda rng, n: rng.standard_normal((n, 8)) * (rng.random((n, 1)) > 0.3),
+}
 
 COUNTS = ("cases", "found", "named", "mended", "accused", "cannot tell", "too few", "rows accused")
 
@@ -139,7 +177,7 @@ def models(folder: Path, half: str) -> dict[str, tuple[np.ndarray, np.ndarray, n
         kinds = range(3, 6)
     for kind in kinds:
         found[f"synthetic {kind}"] = synthetic(kind)
-    return found
+    return {name: (X.astype(np.float32), Y.astype(np.float32), labels) for name, (X, Y, labels) in found.items()}
 
 
 def synthetic(kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from congruence.compare.pairing import check_pairing, warn_pairing
-from congruence.errors import UnpairedError
+from congruence.errors import DuplicateWarning, UnpairedError
 
 
 @pytest.fixture
@@ -99,3 +99,49 @@ def test_long_files_are_compared_in_stretches(shared):
     whole = check_pairing(X, Y)
     assert whole.state == "paired"
     assert (whole.realigned() == np.arange(len(X))[:, None]).all()
+
+
+def other_order(kind, n, Y):
+    rows = np.arange(n)
+    if kind == "first half reversed":
+        return np.concatenate([rows[: n // 2][::-1], rows[n // 2 :]])
+    if kind == "blocks exchanged":
+        return np.concatenate([rows[n // 4 : n // 2], rows[: n // 4], rows[n // 2 :]])
+    Z = Y[:n] - Y[:n].mean(axis=0)  # half of the rows exchanged with near neighbors
+    near = np.argsort(-(Z @ Z.T), axis=1)[:, 1]
+    for i in range(n):
+        j = near[i]
+        if rows[i] == i and rows[j] == j and i != j and np.count_nonzero(rows != np.arange(n)) < n / 2:
+            rows[i], rows[j] = rows[j], rows[i]
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["first half reversed", "blocks exchanged", "neighbors exchanged"])
+@pytest.mark.parametrize("sort", [True, False])
+def test_half_wrong_files_are_found_and_put_right(names, kind, sort):
+    n, (X, Y) = 600, names
+    if not sort:
+        order = np.random.default_rng(0).permutation(len(X))
+        X, Y = X[order], Y[order]
+    wrong = other_order(kind, n, Y)
+    report = check_pairing(X[:n], Y[wrong])
+    assert not report.looks_paired
+    assert report.decided
+    assert 0.3 < report.share_wrong < 0.7
+    pairs = report.realigned()
+    assert np.mean(wrong[pairs[:, 1]] == pairs[:, 0]) > 0.95
+    with pytest.raises(UnpairedError):
+        warn_pairing(report, strict=True)
+
+
+def test_copies_of_few_items_are_too_few_and_counted(names):
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(6), 100)
+    X, Y = (Z[rows] + 0.05 * Z.std() * rng.standard_normal((600, Z.shape[1])) for Z in names)
+    report = check_pairing(X, Y)
+    assert report.state == "too few"
+    assert report.distinct == (6, 6, 6)
+    assert "6 pairs" in report.sentence
+    with pytest.warns(DuplicateWarning, match="about 6 are distinct"), pytest.raises(UnpairedError):
+        warn_pairing(report, strict=True)
+    assert check_pairing(*(Z[:600] for Z in names)).distinct[2] == 600

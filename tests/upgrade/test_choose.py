@@ -238,3 +238,33 @@ def test_the_command_shows_the_choice(here, tmp_path):
     assert "rotation about the means" in here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"
+
+
+@pytest.mark.parametrize("n", [3, 8, 11])
+def test_a_few_pairs_of_related_models_are_not_mapped_away(n):
+    rng = np.random.default_rng(n)
+    X = rng.standard_normal((n + 200, 64)) + 1
+    Y = X + 0.3 * rng.standard_normal(X.shape)
+    choice = choose_map(X[:n], Y[:n])
+    assert choice.parameters["identity"] > 1e3
+    assert "resemble" in choice.evidence
+    strangers = choose_map(X[:n], X[:n] @ random_rotation(64, random_state=n))
+    assert strangers.name == ROTATION.name
+
+
+@pytest.mark.parametrize("n", [30, 150, 400])
+def test_of_related_models_the_map_with_the_largest_cosines_is_taken(n):
+    """Also where all pairs find each other by any map, so that it does not show who finds more."""
+    rng = np.random.default_rng(n)
+    X = rng.standard_normal((n + 300, 128)) + 1
+    Y = X + 0.2 * rng.standard_normal(X.shape)
+    choice = choose_map(X[:n], Y[:n])
+    assert "identity" in choice.name
+    model = OrthogonalMap(**choice.parameters).fit(X[:n], Y[:n])
+    plain = OrthogonalMap().fit(X[:n], Y[:n])
+    own = Y[n:] - Y[:n].mean(axis=0)
+    cosine = [
+        np.mean(np.sum(Z * own, 1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(own, axis=1))
+        for Z in (one.transform(X[n:]) - Y[:n].mean(axis=0) for one in (model, plain))
+    ]
+    assert cosine[0] > cosine[1] - 1e-3

@@ -262,7 +262,7 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
     }.get(verdict.action)
     if verdict.more is not None:
         words = ["lab", "anchors", stored, "-n", str(wanted), "-o", "chosen.txt"]
-    if certificate.pairing["state"] == "shifted":
+    if certificate.pairing["state"] in ("shifted", "exchanged"):
         words = ["fit", *files, "--set", "realign=step", "-o", "map"]
     elif certificate.pairing["state"] == "not paired":
         words = ["check", *files, "--ids", "OLD-IDS,NEW-IDS", "-o", out, "--force"]

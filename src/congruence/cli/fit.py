@@ -31,7 +31,9 @@ SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision
 _PAIRED = {
     "paired": "yes",
     "not paired": "NO",
-    "shifted": "NO, one side is shifted",
+    "shifted": "NO, they are out of step",
+    "exchanged": "NO, partners are exchanged",
+    "cannot tell": "cannot tell",
     "too few": "too few pairs to tell",
 }
 
@@ -182,7 +184,7 @@ def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], pat
     if len(anchors[0]) != len(anchors[1]):
         return
     report = check_pairing(*(side.vectors for side in anchors))
-    if not report.lags:
+    if not report.steps and not report.moved:
         say_error("The anchors are in step: nothing is realigned.")
         return
     written = []

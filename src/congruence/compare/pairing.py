@@ -18,7 +18,7 @@ from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.compare.sequence import Step, find_partners, sample_rows
 from congruence.embeddings import in_order
-from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
+from congruence.errors import DuplicateWarning, PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
 from congruence.splits import duplicate_groups, equal_rows
@@ -43,9 +43,12 @@ _WHOLE, _STANDS_OUT = 200, 8.0
 #: Fewest distinct pairs among which rows out of step are searched.
 _FEWEST_IN_ORDER = 40
 
-#: Rows nearer than this share of the root mean square distance of two rows are copies of one item. Of names, photos and
-#: passages 98 % are further from all others.
-_NEAR = 0.35
+#: Rows nearer than these shares of the root mean square distance of two rows are alike, and copies of one item. Of
+#: names, photos and passages 98 % are further than the first from all others.
+_NEAR, _COPY = 0.35, 0.15
+
+#: Share of distinct pairs below which copies are told of.
+_DISTINCT = 0.9
 
 #: Share of pairs that look wrong from which the whole does not count as paired.
 _MOST_WRONG = 0.2
@@ -127,7 +130,7 @@ class PairingReport:
     def sentence(self) -> str:
         """The result as one sentence, for display."""
         items = f"The {self.n_pairs} anchors"
-        if self.n_pairs and min(self.distinct) < 0.9 * self.n_pairs:
+        if self.n_pairs and min(self.distinct) < _DISTINCT * self.n_pairs:
             old, new, pairs = self.distinct
             items += f" (near-copies counted once {pairs} pairs, of {old} old and {new} new items)"
         if self.state == "too few":
@@ -187,7 +190,7 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Rows nearby are compared too, in the order given (``find_lags``).
+    the 256 leading directions of their own side. Other pairings are looked for by ``find_partners``.
     Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
@@ -207,10 +210,11 @@ def check_pairing(
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=(n, n, n))
     rng = np.random.default_rng(random_state)
     source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
-    items, distinct = _count_items(source, target)
-    steps, moved, nearest = [], np.empty((0, 2), int), True
-    if distinct[2] >= _FEWEST_IN_ORDER:
-        steps, moved, nearest = find_partners(source.rows, target.rows, items)
+    alike, items, distinct = _count_items(source, target)
+    steps: list[Step] = []
+    moved, nearest = np.empty((0, 2), int), True
+    if len(np.unique(alike)) >= _FEWEST_IN_ORDER:
+        steps, moved, nearest = find_partners(source.rows, target.rows, alike)
     # Copies of a pair are no further evidence.
     kept = np.unique(items, return_index=True)[1]
     if distinct[2] < FEWEST or len(kept) < FEWEST:
@@ -268,36 +272,49 @@ def check_pairing(
     )
 
 
-def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarray, tuple[int, int, int]]:
-    """Return labels (n,) of pairs, equal for copies, and the numbers of distinct items of each side and of pairs.
+def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
+    """Return labels (n,) of pairs, equal for pairs that are alike, and equal for copies only, and the numbers of
+    distinct items of each side and of pairs.
 
-    Among the rows compared, near-copies are one item: rows nearer than ``_NEAR`` of the root mean square distance of
-    two rows. Of more rows, equal ones are. The numbers are those that would show as many items among the rows compared.
+    Pairs are alike if both rows are nearer than ``_NEAR`` of the root mean square distance of two rows, and copies if
+    they are nearer than ``_COPY``. Of rows that are not compared, equal ones are copies. The numbers are those that
+    would show as many items among the rows compared.
     """
     n = len(source.rows)
     rows = sample_rows(n)
-    near = []
+    alike, copies = [], []
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
-        # Rows of few directions have near neighbors that are no copies: about n^(−1/d) of the others' distance.
-        directions = squares.sum() ** 2 / max(float(np.square(gram).sum()), 1e-30)
-        share = min(_NEAR, 0.5 * len(rows) ** (-1 / max(directions, 1e-9)))
-        apart = squares[:, None] + squares - 2 * gram
-        near.append(apart <= 2 * share**2 * squares.mean() + 1e-6 * (squares[:, None] + squares))
-    labels, counts = np.arange(n), []
-    for alike in (*near, near[0] & near[1]):
-        label = np.full(len(rows), -1)
-        for row in range(len(rows)):
-            if label[row] < 0:
-                label[alike[row] & (label < 0)] = row
-        counts.append(len(np.unique(label)))
+        # Rows of few dimensions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: 3 %
+        # at less than .03^(1/d) of that.
+        usual = min(0.5, 0.03 ** (1 / side.d)) * len(rows) ** (-1 / side.d)
+        apart = squares[:, None] + squares - 2 * gram - 1e-6 * (squares[:, None] + squares)
+        alike.append(apart <= 2 * min(_NEAR, usual) ** 2 * squares.mean())
+        copies.append(apart <= 2 * min(_COPY, usual) ** 2 * squares.mean())
+    counts = [len(np.unique(_leaders(near))) for near in (*copies, copies[0] & copies[1])]
+    equal = np.arange(n)
     if n > len(rows):
         sides = [equal_rows(side.rows) for side in (source, target)]
-        labels = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
-        labels = labels[0][labels[1].reshape(-1)]
-    labels[rows] = rows[label]
-    return labels, tuple(_extrapolated(count, len(rows), n) for count in counts)  # type: ignore[return-value]
+        first, inverse = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
+        equal = first[inverse.reshape(-1)]
+    labels = []
+    for near in (alike, copies):
+        label = equal.copy()
+        label[rows] = rows[_leaders(near[0] & near[1])]
+        labels.append(label)
+    old, new, pairs = (_extrapolated(count, len(rows), n) for count in counts)
+    return labels[0], labels[1], (old, new, pairs)
+
+
+def _leaders(near: np.ndarray) -> np.ndarray:
+    """Return for each row the first of the rows that it is near to and that have no other."""
+    label = np.full(len(near), -1)
+    for row in range(len(near)):
+        if label[row] < 0:
+            label[near[row] & (label < 0)] = row
+            label[row] = row
+    return label
 
 
 def _extrapolated(found: int, m: int, n: int) -> int:
@@ -312,7 +329,11 @@ def _extrapolated(found: int, m: int, n: int) -> int:
 
 
 def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
-    """Warn if a report is bad; with ``strict`` raise an error instead."""
+    """Warn if a report is bad; with ``strict`` raise an error instead. Warn of copies."""
+    if report.n_pairs and report.distinct[2] < _DISTINCT * report.n_pairs:
+        old, new, pairs = report.distinct
+        problem = f"Of {report.n_pairs:,} pairs about {pairs:,} are distinct, of {old:,} old and {new:,} new items."
+        warnings.warn(DuplicateWarning(problem, "Copies are no further evidence: pass more items."), stacklevel=3)
     if report.decided and report.looks_paired and not report.suspects:
         return
     if report.state == "too few" and not strict:

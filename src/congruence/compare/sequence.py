@@ -209,7 +209,8 @@ def _nearest(table: np.ndarray, items: np.ndarray) -> bool:
     copies.
     """
     m = len(items)
-    own, near = np.arange(m), np.arange(m)[:, None] + [-2, -1, 1, 2]
+    own = np.arange(m)
+    near: np.ndarray = own[:, None] + np.array([-2, -1, 1, 2])
     inside = (near >= 0) & (near < m)
     near = np.clip(near, 0, m - 1)
     inside &= items[near] != items[:, None]

@@ -265,7 +265,8 @@ def _pairing(report: Mapping[str, Any]) -> list[str]:
     verdict = {
         "paired": "the pairs belong together",
         "not paired": "THE PAIRS DO NOT LOOK PAIRED",
-        "shifted": "ONE SIDE IS SHIFTED",
+        "shifted": "THE TWO SIDES ARE OUT OF STEP",
+        "exchanged": "MANY PARTNERS ARE EXCHANGED",
         "too few": "too few pairs to tell whether they belong together",
     }.get(report["state"], "cannot tell whether the pairs belong together")
     if report["state"] != "too few":

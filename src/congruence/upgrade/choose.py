@@ -60,8 +60,12 @@ RELATED = (
     Candidate("identity about the means", "orthogonal", {"identity": 1e6}),
 )
 NEAR = RELATED[1]  # the one that shows whether the models are related
+UNMAPPED = RELATED[-1]  # which shows it without a fit
 #: Share of left-out pairs that must find each other by it: with few pairs a rotation can be worse than that by chance.
 RELATED_FIND = 0.5
+#: Cosine of pairs, without their means, from which models are related even if a few pairs must show it, and the fewest
+#: pairs and dimensions: unrelated rows of 16 dimensions have cosines of .25.
+RELATED_COSINE, FEWEST_RELATED, NARROW = 0.5, 3, 16
 LINEAR = (
     Candidate("ridge regression", "linear"),
     Candidate("ridge regression without intercept", "linear", {"center": False}),
@@ -246,14 +250,13 @@ def choose_map(
 
     Notes
     -----
-    A candidate is fitted without one fold. A rotation near the identity shows that the models are related if more of
-    the left-out pairs find each other, without their means, than by the rotation, by two standard errors of the paired
-    difference, or no fewer and their cosines are larger by as much, and at least half of them do; of such rotations,
-    that with the largest cosines is taken. Linear maps are
-    compared by retrieval: the pairs of the fold are searched in both directions, and a pair's score is its mean
-    reciprocal rank among different rows. The first candidate is taken whose score is within one standard error of the
-    best (where the pairs of a group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and
-    regression trees", §3.4.3).
+    A candidate is fitted without one fold. Models are related if at least half of the pairs find each other, without
+    their means, unmapped; or by a rotation near the identity, and more by it than by the rotation, by two standard
+    errors of the paired difference, or no fewer and their cosines are larger by as much. Then the candidate with the
+    largest cosines is taken. Fewer than 12 pairs show it only unmapped. Linear maps are compared by retrieval: the
+    pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
+    rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
+    count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -275,10 +278,16 @@ def choose_map(
     different = int(groups.max()) + 1
     if different < FEWEST:
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
+        if X.shape[1] == Y.shape[1] >= NARROW and different >= FEWEST_RELATED:
+            same = _LeftOut(X, Y, UNMAPPED, groups)
+            if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= RELATED_COSINE:
+                evidence = f"unmapped rows of {different} different pairs resemble each other"
+                name, parameters = UNMAPPED.name, dict(UNMAPPED.parameters)
+                return Choice(name, UNMAPPED.method, parameters, evidence, same.quality, not_tried=not_tried)
         return Choice(ROTATION.name, ROTATION.method, {}, evidence, found.quality, not_tried=not_tried)
     tried = {ROTATION: found}
     if X.shape[1] == Y.shape[1]:
-        tried[NEAR] = _LeftOut(X, Y, NEAR, groups)
+        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in (UNMAPPED, NEAR)}
     chosen = _among_rotations(X, Y, tried, groups, not_tried)
     if not single_modality:
         return chosen
@@ -361,10 +370,14 @@ def _among_rotations(
     chosen = ROTATION
     nearer = list(tried.values())[-1].cosines() - tried[ROTATION].cosines()  # tells more where both find nearly all
     better = lead > 2 * error or (lead >= 0 and float(nearer.mean()) > 2 * _error(nearer, labels))
-    if len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND:
-        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in RELATED if candidate is not NEAR}
-        chosen = max(list(tried)[1:], key=lambda candidate: tried[candidate].quality.cosine[0])
+    same = len(tried) > 1 and table[1].mean() >= RELATED_FIND
+    if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
+        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in RELATED if candidate not in tried}
+        kept = list(tried) if same else list(tried)[1:]
+        chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         table = np.stack([one.hits() for one in tried.values()])
+        ahead = table[list(tried).index(chosen)] - table[0]
+        lead, error = float(ahead.mean()), _error(ahead, labels)
     return Choice(
         chosen.name,
         chosen.method,

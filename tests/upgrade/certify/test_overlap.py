@@ -78,7 +78,8 @@ def test_hits_and_lists_with_ties_are_means_over_their_orders(find_own, k, seed)
     np.testing.assert_allclose(recall(table, codes, k, find_own=find_own).score, hits, atol=1e-12)
     if find_own:
         right = np.argsort(-judge, axis=1)[:, :k]
-        expected = np.mean([[len(set(a) & set(b)) / k for a, b in zip(one, right)] for one in lists.tolist()], axis=0)
+        shares = [[len({*a} & {*b}) / k for a, b in zip(one, right, strict=True)] for one in lists.tolist()]
+        expected = np.mean(shares, axis=0)
         np.testing.assert_allclose(compare_lists(near, judge, k, "apart")["overlap"].score, expected, atol=1e-12)
 
 
