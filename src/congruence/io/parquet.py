@@ -100,6 +100,8 @@ def write_parquet(
 class ParquetSink(TableSink):
     """Writer of a ``.parquet``."""
 
+    keeps_lists = True
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq
 

@@ -24,7 +24,7 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows
 from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ModalityError, ParameterError
-from congruence.io import Source, check_output_place, open_sink, open_source, store_as
+from congruence.io import Source, check_output_place, find_sink, open_sink, open_source, store_as
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
 from congruence.io.tables import TableLayout, TableRows
@@ -325,7 +325,14 @@ def transform_file(
             f"Got `{name}={value!r}` for {source.path}; expected a data set.",
             f"Leave it out, or pass `congruence.engines.open_dataset({source.path!r})`.",
         )
-    sink = open_sink(output, n=source.n, force=force, parts=source.parts, columns=source.columns, **table)
+    several = any(one.multi for one in source.columns)
+    if several and find_sink(output).keeps_columns:  # vectors of a row stay together
+        if not find_sink(output).keeps_lists:
+            fix = "Write a .parquet or .arrow, or an .npz with a row for each vector."
+            raise ParameterError(f"Got several vectors a row in {source.path}, which {output} cannot hold.", fix)
+        table["n"] = source.table_rows
+    table = {"n": source.n, **table}
+    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, **table)
     if sink.left_out:
         warnings.warn(
             ColumnsWarning(
