@@ -167,7 +167,10 @@ def open_sink(
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
     dtype = as_dtype(dtype)
-    if dtype not in (np.float16, np.float32, np.float64):
+    codes = dtype in (np.int8, np.uint8)
+    if codes and not kind.keeps_codes:
+        raise DtypeError(f"Got {dtype} for {path}, which holds floats.", "Choose .npy, .npz, .h5, .parquet or .arrow.")
+    if not codes and dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
     if dtype.itemsize > np.dtype(kind.widest).itemsize:
         widest = np.dtype(kind.widest)

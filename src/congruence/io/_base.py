@@ -350,6 +350,8 @@ class Sink(ABC):
     keeps_columns: ClassVar[bool] = False
     #: Whether a column can hold several vectors a row.
     keeps_lists: ClassVar[bool] = False
+    #: Whether the format can hold bytes as numbers, which quantized vectors are.
+    keeps_codes: ClassVar[bool] = False
     #: The widest type of numbers that the format can hold.
     widest: ClassVar[type[np.floating[Any]]] = np.float64
 

@@ -66,7 +66,7 @@ class ArrowTable(Table):
 class ArrowSink(TableSink):
     """Writer of an Arrow file."""
 
-    keeps_lists = True
+    keeps_lists = keeps_codes = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)

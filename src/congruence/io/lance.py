@@ -147,7 +147,7 @@ def commit_lance(
 class LanceSink(TableSink):
     """Writer of a Lance data set with one version."""
 
-    directory = keeps_lists = True
+    directory = keeps_lists = keeps_codes = True
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:

@@ -100,7 +100,7 @@ def write_parquet(
 class ParquetSink(TableSink):
     """Writer of a ``.parquet``."""
 
-    keeps_lists = True
+    keeps_lists = keeps_codes = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq
