@@ -593,3 +593,34 @@ def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
     path.write_bytes(raw)
     refused(f"{path}:vectors", "vectors")
     refused(tmp_path / "none.index", "none.index. Check the path.")
+
+
+# ------------------------------------------------------------------ two widths in one file
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".lance", ".arrow", ".jsonl", ".json", ".csv"])
+def test_two_widths_are_named_with_their_counts_and_a_way_to_select(suffix, tmp_path, here):
+    rows = [{"id": f"i{k}", "v": [1.0, float(k)] + [2.0] * (k % 5 == 3)} for k in range(50)]
+    path, table = tmp_path / f"a{suffix}", pa.Table.from_pylist(rows)
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    elif suffix == ".lance":
+        pytest.importorskip("lance").write_dataset(table, path)
+    elif suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+    elif suffix == ".csv":
+        path.write_text("id,v\n" + "".join(f'{row["id"]},"{row["v"]}"\n' for row in rows))
+    else:
+        path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    OrthogonalMap().fit(X[:, :2], X[:, 1::-1]).save(tmp_path / "map")
+    done = here("transform", "map", str(path), "-o", "out").ends(2)
+    assert "Got 3 numbers in" in done.err
+    assert "2 in 40 rows, 3 in 10 rows" in done.err
+    assert not (tmp_path / "out").exists()
+    if suffix in (".parquet", ".lance"):
+        assert "--set bad_rows=others.parquet" in done.err
+        here("transform", "map", str(path), "-o", "out", "--set", "bad_rows=others.parquet").ends(0)
+        assert pq.read_table(tmp_path / "others.parquet")["id"].to_pylist() == [f"i{k}" for k in range(3, 50, 5)]
+    else:
+        assert "a file of their own" in done.err

@@ -174,6 +174,7 @@ class LanceSource(TableSource):
     """Rows of a list column in a Lance data set, in the version that is the latest when it is opened."""
 
     table_class, sink = LanceTable, LanceSink
+    _apart = True
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)

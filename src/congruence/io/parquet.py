@@ -121,3 +121,4 @@ class ParquetSource(TableSource):
     """Rows of a list column of a ``.parquet`` file."""
 
     table_class, sink = ParquetTable, ParquetSink
+    _apart = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -443,6 +444,17 @@ class TableSource(Source):
             return pc.list_element(column, self._element)
         return column
 
+    #: Whether rows of another width can be put aside.
+    _apart = False
+
+    def _widths(self) -> Counter[int]:
+        """Return the number of vectors by width."""
+        found: Counter[int] = Counter()
+        for start, piece in self.table.pieces([self._key]):
+            column = self._lists(piece, start)
+            found.update((column.flatten() if self._multi else column).value_lengths().drop_null().to_pylist())
+        return found
+
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows, of which the first has the number ``start``."""
         with reading(self._file, pa.ArrowException):  # some damage shows only when values are accessed
@@ -465,13 +477,25 @@ class TableSource(Source):
             rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
             where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
             where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
-            width = len(column[int(rows[0])]) if kind == 2 else 0
+            if kind == 2:
+                raise another_width(
+                    len(column[int(rows[0])]), self.dim, where, self._widths(), by_fragments=self._apart
+                )
             missing = "a missing vector" if len(rows) == 1 else f"{len(rows)} missing vectors"
-            got = {1: missing, 2: f"{width} numbers", 3: "missing numbers"}[kind]
+            got = missing if kind == 1 else "missing numbers"
             raise ShapeError(f"Got {got} in {where}; expected {self.dim} numbers.", "Drop or re-encode these rows.")
         # A copy, because callers may keep or modify the array, and Arrow's buffers are shared. Unlike .values, flatten
         # respects slices.
         return np.array(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dim), dtype=self.dtype)
+
+
+def another_width(got: int, dim: int, where: str, counts: Counter[int], *, by_fragments: bool = False) -> ShapeError:
+    """Return the error for a row of another width; ``counts``: the number of rows by width, as far as known."""
+    most = ", ".join(f"{width} in {n} rows" for width, n in counts.most_common(4))
+    rest = f" ({most}{', …' if len(counts) > 4 else ''})" if len(counts) > 1 else ""
+    split = "Write the rows of each width to a file of their own."
+    fix = ("Pass `bad_rows='others.parquet'` to put the others aside.", split) if by_fragments else split
+    return ShapeError(f"Got {got} numbers in {where}; expected {dim} numbers as in the first row{rest}.", fix)
 
 
 def list_faults(column: pa.Array, dim: int) -> np.ndarray:
