@@ -288,6 +288,11 @@ OPENAI = [
 ]
 ELASTIC = [{"_id": i, "_source": {"text": i, "vector": row}} for i, row in zip(IDS, LISTS, strict=True)]
 PINECONE = [{"id": i, "values": row, "metadata": {"a": 1}} for i, row in zip(IDS, LISTS, strict=True)]
+WEAVIATE = [
+    {"class": "A", "id": i, "properties": {"title": i}, "vector": row, "vectorWeights": None}
+    for i, row in zip(IDS, LISTS, strict=True)
+]
+NAMED = [{"uuid": i, "properties": {"title": i}, "vector": {"default": row}} for i, row in zip(IDS, LISTS, strict=True)]
 DOTTED = [{"id": i, "a.b": row, "a": {"b": [0.0]}} for i, row in zip(IDS, LISTS, strict=True)]
 
 
@@ -299,6 +304,8 @@ DOTTED = [{"id": i, "a.b": row, "a": {"b": [0.0]}} for i, row in zip(IDS, LISTS,
         (ELASTIC, ":_source.vector", None),
         (ELASTIC, "", "_source.text"),
         (PINECONE, "", None),
+        (NAMED, "", "uuid"),
+        (NAMED, ":vector.default", "properties.title"),
         (DOTTED, ":a.b", None),
     ],
 )
@@ -315,7 +322,9 @@ def test_vectors_inside_of_json_lines(records, key, ids, tmp_path):
     transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.jsonl", normalize=False)
     np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.jsonl{key}").vectors, X[:, ::-1], atol=1e-5)
     before, after = (json.loads((tmp_path / name).read_text().splitlines()[0]) for name in ("a.jsonl", "o.jsonl"))
-    assert values_of(before | ({"id": ""} if records is ELASTIC and ids else {})) == values_of(after)  # ids are on top
+    assert values_of(before | ({"id": ""} if ids and "." in ids and not shared else {})) == values_of(
+        after
+    )  # ids are on top
     transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.parquet", normalize=False)
     name = source.columns[0].vector
     np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.parquet:{name}").vectors, X[:, ::-1], atol=1e-5)
@@ -342,6 +351,10 @@ def test_vectors_inside_of_json_lines(records, key, ids, tmp_path):
         ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ":hits.hits._source.vector"),
         ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ""),
         ({"vectors": {one["id"]: one for one in PINECONE}}, ":vectors.values"),
+        ({"vectors": {one["id"]: one for one in PINECONE}, "namespace": "a", "usage": {"readUnits": 1}}, ""),
+        ({"matches": [one | {"score": 0.1} for one in PINECONE], "namespace": ""}, ""),
+        ({"objects": WEAVIATE, "totalResults": 40}, ""),
+        ({"objects": [one | {"vectors": {"a": one["vector"], "b": [1.0]}} for one in WEAVIATE]}, ":objects.vectors.a"),
         (dict(zip(IDS, LISTS, strict=True)), ""),
     ],
 )

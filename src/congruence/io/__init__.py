@@ -284,7 +284,7 @@ def contents(spec: str | Path) -> dict[str, str]:
             if kind.listing is None or key is not None:
                 raise
             return dict(kind.listing(path))
-        others = [f.name for one in source.columns for f in one.schema if f.name != one.vector]
+        others = [f.name for one in source.columns for f in one.schema if f.name not in (one.vector, "vectors")]
         return {"vectors": f"{source.n} × {source.dim}", **dict.fromkeys(others, str(source.n))}
     shapes = kind.shapes(path)
     if key is not None:

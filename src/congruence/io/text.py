@@ -365,7 +365,7 @@ class JsonlSource(TableSource):
         lines, inner = self._load(path, key)
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
-        field = inner or next((name for name in _VECTOR_NAMES if name in first), "")
+        field = inner or next((name for name in _VECTOR_NAMES if isinstance(first.get(name, {}), list)), "")
         if lines and not field:
             vectors = [place for place, kind in values_of(first).items() if kind.endswith("numbers")]
             if len(vectors) != 1:
