@@ -1,6 +1,7 @@
 """The table of formats: each entry agrees with its reader and writer."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,18 @@ def test_another_package_adds_a_format_by_an_entry_point(tmp_path):
         open_source(f"{tmp_path}/v.fbin:key")
     with pytest.raises(OutputExistsError):
         open_sink(tmp_path / "v.fbin", n=1, dim=6).__enter__()
+
+
+def test_each_cell_of_the_table_of_the_page_is_true():
+    page = (Path(__file__).parents[2] / "docs/files.md").read_text().split("| format | read |", 1)[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()[2:]]
+    table = {suffix: cells for name, *cells in rows for suffix in re.findall(r"`(\.\w+)`|folder", name)}
+    assert {*table} == {*suffixes()}
+    fuzzed = (Path(__file__).parents[1] / "fuzz/targets.py").read_text()
+    assert "for s in suffixes()}" in fuzzed  # each suffix has a target of damaged files
+    for suffix, (read, writes, streamed, ids, hostile) in table.items():
+        one = find_format(f"x{suffix}") if suffix else find_format(Path(__file__).parent)
+        assert (read, hostile) == ("yes", "yes")
+        assert (writes == "yes") == (one.sink is not None), suffix
+        assert (streamed == "yes") == one.streams, suffix
+        assert one.sink is None or (ids == "yes") == one.sink.keeps_ids, suffix

@@ -288,6 +288,11 @@ OPENAI = [
 ]
 ELASTIC = [{"_id": i, "_source": {"text": i, "vector": row}} for i, row in zip(IDS, LISTS, strict=True)]
 PINECONE = [{"id": i, "values": row, "metadata": {"a": 1}} for i, row in zip(IDS, LISTS, strict=True)]
+WEAVIATE = [
+    {"class": "A", "id": i, "properties": {"title": i}, "vector": row, "vectorWeights": None}
+    for i, row in zip(IDS, LISTS, strict=True)
+]
+NAMED = [{"uuid": i, "properties": {"title": i}, "vector": {"default": row}} for i, row in zip(IDS, LISTS, strict=True)]
 DOTTED = [{"id": i, "a.b": row, "a": {"b": [0.0]}} for i, row in zip(IDS, LISTS, strict=True)]
 
 
@@ -299,6 +304,8 @@ DOTTED = [{"id": i, "a.b": row, "a": {"b": [0.0]}} for i, row in zip(IDS, LISTS,
         (ELASTIC, ":_source.vector", None),
         (ELASTIC, "", "_source.text"),
         (PINECONE, "", None),
+        (NAMED, "", "uuid"),
+        (NAMED, ":vector.default", "properties.title"),
         (DOTTED, ":a.b", None),
     ],
 )
@@ -315,7 +322,9 @@ def test_vectors_inside_of_json_lines(records, key, ids, tmp_path):
     transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.jsonl", normalize=False)
     np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.jsonl{key}").vectors, X[:, ::-1], atol=1e-5)
     before, after = (json.loads((tmp_path / name).read_text().splitlines()[0]) for name in ("a.jsonl", "o.jsonl"))
-    assert values_of(before | ({"id": ""} if records is ELASTIC and ids else {})) == values_of(after)  # ids are on top
+    assert values_of(before | ({"id": ""} if ids and "." in ids and not shared else {})) == values_of(
+        after
+    )  # ids are on top
     transform_file(OrthogonalMap().fit(X, X[:, ::-1]), source, tmp_path / "o.parquet", normalize=False)
     name = source.columns[0].vector
     np.testing.assert_allclose(read_embeddings(f"{tmp_path}/o.parquet:{name}").vectors, X[:, ::-1], atol=1e-5)
@@ -342,6 +351,10 @@ def test_vectors_inside_of_json_lines(records, key, ids, tmp_path):
         ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ":hits.hits._source.vector"),
         ({"took": 1, "hits": {"total": {"value": 40}, "hits": ELASTIC}}, ""),
         ({"vectors": {one["id"]: one for one in PINECONE}}, ":vectors.values"),
+        ({"vectors": {one["id"]: one for one in PINECONE}, "namespace": "a", "usage": {"readUnits": 1}}, ""),
+        ({"matches": [one | {"score": 0.1} for one in PINECONE], "namespace": ""}, ""),
+        ({"objects": WEAVIATE, "totalResults": 40}, ""),
+        ({"objects": [one | {"vectors": {"a": one["vector"], "b": [1.0]}} for one in WEAVIATE]}, ":objects.vectors.a"),
         (dict(zip(IDS, LISTS, strict=True)), ""),
     ],
 )
@@ -593,3 +606,34 @@ def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
     path.write_bytes(raw)
     refused(f"{path}:vectors", "vectors")
     refused(tmp_path / "none.index", "none.index. Check the path.")
+
+
+# ------------------------------------------------------------------ two widths in one file
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".lance", ".arrow", ".jsonl", ".json", ".csv"])
+def test_two_widths_are_named_with_their_counts_and_a_way_to_select(suffix, tmp_path, here):
+    rows = [{"id": f"i{k}", "v": [1.0, float(k)] + [2.0] * (k % 5 == 3)} for k in range(50)]
+    path, table = tmp_path / f"a{suffix}", pa.Table.from_pylist(rows)
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    elif suffix == ".lance":
+        pytest.importorskip("lance").write_dataset(table, path)
+    elif suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+    elif suffix == ".csv":
+        path.write_text("id,v\n" + "".join(f'{row["id"]},"{row["v"]}"\n' for row in rows))
+    else:
+        path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    OrthogonalMap().fit(X[:, :2], X[:, 1::-1]).save(tmp_path / "map")
+    done = here("transform", "map", str(path), "-o", "out").ends(2)
+    assert "Got 3 numbers in" in done.err
+    assert "2 in 40 rows, 3 in 10 rows" in done.err
+    assert not (tmp_path / "out").exists()
+    if suffix in (".parquet", ".lance"):
+        assert "--set bad_rows=others.parquet" in done.err
+        here("transform", "map", str(path), "-o", "out", "--set", "bad_rows=others.parquet").ends(0)
+        assert pq.read_table(tmp_path / "others.parquet")["id"].to_pylist() == [f"i{k}" for k in range(3, 50, 5)]
+    else:
+        assert "a file of their own" in done.err

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
-from congruence.cli._input import in_python, inverse_of, load_map, unit_rows
+from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
 from congruence.cli._output import progress, report_as
 from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
+
+
+#: How stored vectors stand for those of the model: codes, their ranges (a file), and the columns that are kept.
+FORM = {"quantized": str, "ranges": str, "prefix": int}
 
 
 def transform(
@@ -34,7 +38,7 @@ def transform(
     ids: Ids = None,
     engine: Engine = "local",
     settings: dict[str, Any] = settable(
-        column_out=str, dtype=str, model=str, revision=str, check=True, allow_zero_rows=False, **JOB
+        column_out=str, dtype=str, model=str, revision=str, check=True, allow_zero_rows=False, **FORM, **JOB
     ),
     force: Force = False,
     as_json: Json = False,
@@ -58,6 +62,8 @@ def transform(
     runner = EngineOptions.of(engine, settings)
     if "dtype" in settings:
         settings["dtype"] = np.dtype(check_choice(settings["dtype"], ("float16", "float32", "float64"), "dtype"))
+    if "ranges" in settings:
+        settings["ranges"] = read(settings["ranges"], "none", True).vectors
     space = Space(settings.pop("model", None), settings.pop("revision", None))
     if os.path.isfile(map_path) and os.path.isdir(vectors) and not why_no_map(Path(vectors)):
         typed = [{map_path: vectors, vectors: map_path}.get(word, word) for word in sys.argv[1:]]
@@ -100,6 +106,8 @@ def transform(
         "rows": report.rows,
         "width": report.dim,
         "dtype": report.dtype,
+        "columns of zeros after them, which stay": report.padding or None,
+        "nearest rows that the stored form keeps": None if report.kept is None else f"{report.kept:.1%}",
         "norms": "1" if report.normalized else "as mapped",
         "variance in covered directions": report.covered_share,
         "seconds": f"{report.seconds:.1f}",

@@ -171,7 +171,10 @@ def open_sink(
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
     dtype = as_dtype(dtype)
-    if dtype not in (np.float16, np.float32, np.float64):
+    codes = dtype in (np.int8, np.uint8)
+    if codes and not kind.keeps_codes:
+        raise DtypeError(f"Got {dtype} for {path}, which holds floats.", "Choose .npy, .npz, .h5, .parquet or .arrow.")
+    if not codes and dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
     if dtype.itemsize > np.dtype(kind.widest).itemsize:
         widest = np.dtype(kind.widest)
@@ -285,7 +288,7 @@ def contents(spec: str | Path) -> dict[str, str]:
             if kind.listing is None or key is not None:
                 raise
             return dict(kind.listing(path))
-        others = [f.name for one in source.columns for f in one.schema if f.name != one.vector]
+        others = [f.name for one in source.columns for f in one.schema if f.name not in (one.vector, "vectors")]
         return {"vectors": f"{source.n} × {source.dim}", **dict.fromkeys(others, str(source.n))}
     shapes = kind.shapes(path)
     if key is not None:

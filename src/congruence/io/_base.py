@@ -89,6 +89,7 @@ class Source(ABC):
     space: Space = Space()  # as far as the file records it
     files: tuple[Path, ...] = ()  # paths that are read
     parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
+    table_rows: int | None = None  # rows of a table, of which some may have several vectors
     _ids: pa.Array | None = None  # that are read already
     _id_column: str | None = None  # from which ids are read with the vectors
 
@@ -347,6 +348,10 @@ class Sink(ABC):
     keeps_ids: ClassVar[bool] = True
     needs_ids: ClassVar[bool] = False
     keeps_columns: ClassVar[bool] = False
+    #: Whether a column can hold several vectors a row.
+    keeps_lists: ClassVar[bool] = False
+    #: Whether the format can hold bytes as numbers, which quantized vectors are.
+    keeps_codes: ClassVar[bool] = False
     #: The widest type of numbers that the format can hold.
     widest: ClassVar[type[np.floating[Any]]] = np.float64
 
@@ -417,11 +422,12 @@ class Sink(ABC):
 
         ``rows`` are the same rows of the source's table (``Source.scan_table``), if it was opened with ``columns``.
         """
-        count, announced = len(vectors), f"{self.n} × {self.dim}"
+        several = rows is not None and any(one.multi for one in self.columns)
+        count, announced = len(rows if several else vectors), f"{self.n} × {self.dim}"  # type: ignore[arg-type]
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + count > self.n:
             problem = f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}, of {announced}."
             raise ShapeError(problem, "Pass the right `n=…` and `dim=…` to open_sink.")
-        if self.has_ids and (ids is None or len(ids) != count or ids.null_count):
+        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
             got = "no" if ids is None else len(ids) - ids.null_count
             problem = f"Got {got} ids for {count} rows of {self.path}; expected one per row, as announced."
             raise IdError(problem, "Pass an id for each row, or `has_ids=False`.")

@@ -66,6 +66,8 @@ class ArrowTable(Table):
 class ArrowSink(TableSink):
     """Writer of an Arrow file."""
 
+    keeps_lists = keeps_codes = True
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
         self._writer = stack.enter_context(pa.ipc.new_file(str(temporary), self._make_schema(), options=options))

@@ -18,7 +18,7 @@ class Columns:
     ``schema`` has the vectors as one list column, ``vector``; ``id`` is None if the ids come from elsewhere, or are not
     read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are
     the objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common
-    type.
+    type; ``multi``: whether a row has several vectors, which stay together.
     """
 
     schema: pa.Schema
@@ -27,6 +27,7 @@ class Columns:
     cells: tuple[str, ...] = ()
     records: bool = False
     mixed: tuple[str, ...] = ()
+    multi: bool = False
 
     @property
     def other_vectors(self) -> bool:

@@ -129,6 +129,9 @@ def open_dataset(
         place, fragment_bytes, lambda table: TableSource(table.name, key, ids, table=table)
     )
     first = sources[0]
+    if first.columns[0].multi:
+        problem = f"Got several vectors a row in {place.shown}, which are not read by fragments."
+        raise ParameterError(problem, "Map its files one by one.")
     if odd := next((one for one in sources if one.dim != first.dim), None):
         raise _of_another_table(place, odd.table, first.table)
     known = first.space if space is None else replace(first.space, **space.to_dict())

@@ -102,6 +102,8 @@ class Hdf5Sink(Sink):
     their start positions in ``ids_offsets``.
     """
 
+    keeps_codes = True
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         h5py = require("h5py", extra="hdf5")
         stack.enter_context(errno_from_text(r"errno = (\d+)", OSError, RuntimeError))  # closing the file writes too

@@ -147,7 +147,7 @@ def commit_lance(
 class LanceSink(TableSink):
     """Writer of a Lance data set with one version."""
 
-    directory = True
+    directory = keeps_lists = keeps_codes = True
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
@@ -174,6 +174,7 @@ class LanceSource(TableSource):
     """Rows of a list column in a Lance data set, in the version that is the latest when it is opened."""
 
     table_class, sink = LanceTable, LanceSink
+    _apart = True
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)

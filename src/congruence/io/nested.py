@@ -113,5 +113,8 @@ def records_of(value: Any, key: str | None) -> tuple[list[Any], str | None]:
 def _has_records(value: object, depth: int = 0) -> bool:
     """Return whether a value is a list of objects, or an object that holds one."""
     if isinstance(value, dict):
+        first = next(iter(value.values()), None)
+        if isinstance(first, dict) and any(map(is_vector, first.values())):  # records by id
+            return True
         return depth < _DEPTH and any(_has_records(one, depth + 1) for one in value.values())
     return isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict)

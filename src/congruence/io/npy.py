@@ -64,7 +64,7 @@ class NpySink(Sink):
     """Writer of a ``.npy`` file; the space is written to ``<name>.space.json``, and ids are not kept."""
 
     keeps_ids = False
-    sidecar = True
+    sidecar = keeps_codes = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
@@ -168,7 +168,7 @@ class NpzSink(Sink):
     ``ids_offsets``.
     """
 
-    sidecar = True
+    sidecar = keeps_codes = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._archive = stack.enter_context(zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED))

@@ -100,6 +100,8 @@ def write_parquet(
 class ParquetSink(TableSink):
     """Writer of a ``.parquet``."""
 
+    keeps_lists = keeps_codes = True
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq
 
@@ -119,3 +121,4 @@ class ParquetSource(TableSource):
     """Rows of a list column of a ``.parquet`` file."""
 
     table_class, sink = ParquetTable, ParquetSink
+    _apart = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -31,6 +33,9 @@ ARROW_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 #: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
 _SPACE = SPACE_KEY.encode()
 
+#: Keys of an extension type in a field's metadata, where its library is not loaded.
+_EXTENSION, _SHAPE = b"ARROW:extension:name", b"ARROW:extension:metadata"
+
 #: Maximum number of rows, and of their bytes, that are buffered before they are written together.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
@@ -39,6 +44,49 @@ _COLUMN_ROWS = 65_536
 
 #: Consecutive batches, each with the number of its first row.
 Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
+
+
+def is_multi(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds several vectors a row."""
+    return is_list(kind) and is_vectors(kind.value_type)
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """Return the lists in which an extension type is stored: a tensor of two dimensions as lists of lists."""
+    if isinstance(kind, pa.FixedShapeTensorType) and len(kind.shape) == 2:
+        return pa.list_(pa.list_(kind.value_type, kind.shape[1]), kind.shape[0])
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _stored_field(field: pa.Field, dim: int, dtype: np.dtype) -> pa.Field:
+    """Return a field as its ``storage_type``; an array of ``datasets`` stays one, of the new width and type."""
+    known = dict(field.metadata or {})
+    if isinstance(field.type, pa.ExtensionType):
+        known |= {_EXTENSION: field.type.extension_name.encode(), _SHAPE: field.type.__arrow_ext_serialize__()}
+    name, facts = known.pop(_EXTENSION, b""), known.pop(_SHAPE, b"")
+    if name.startswith(b"datasets."):
+        try:
+            (*shape, _), _ = json.loads(facts)
+        except (TypeError, ValueError):
+            shape = []
+        known |= {} if not shape else {_EXTENSION: name, _SHAPE: json.dumps([[*shape, dim], dtype.name]).encode()}
+    return pa.field(field.name, storage_type(field.type), field.nullable, known or None)
+
+
+def _list_like(kind: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """Return the type of lists of other values."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
+def stored(column: pa.Array) -> pa.Array:
+    """Return a column as its ``storage_type``."""
+    if isinstance(column.type, pa.FixedShapeTensorType) and len(column.type.shape) == 2:
+        rows, dim = column.type.shape
+        inner = pa.FixedSizeListArray.from_arrays(column.storage.flatten(), dim)
+        return pa.FixedSizeListArray.from_arrays(inner, rows)
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
@@ -88,10 +136,14 @@ class TableLayout:
         if columns is None:
             field = pa.field(column_out or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
         else:
-            old = columns.schema.field(columns.vector)
-            value = old.type.value_field.with_type(pa.from_numpy_dtype(dtype))
+            old = _stored_field(columns.schema.field(columns.vector), dim, dtype)
+            value = (old.type.value_type if columns.multi else old.type).value_field.with_type(
+                pa.from_numpy_dtype(dtype)
+            )
             lists = pa.large_list(value) if pa.types.is_large_list(old.type) else pa.list_(value)
-            field = old.with_type(pa.list_(value, dim) if pa.types.is_fixed_size_list(old.type) else lists)
+            fixed = pa.types.is_fixed_size_list(old.type.value_type if columns.multi else old.type)
+            inner = pa.list_(value, dim) if fixed else lists
+            field = old.with_type(_list_like(old.type, inner) if columns.multi else inner)
             if column_out:  # a field's metadata, for example its field id in an Iceberg table, is not the new field's
                 field = field.with_name(column_out).remove_metadata()
             _update_hugging_face(metadata, columns.vector, field.name, dtype, dim)
@@ -109,7 +161,13 @@ class TableLayout:
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
         """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
-        lists = list_array(vectors, self.schema.field(self.at).type)
+        kind = self.schema.field(self.at).type
+        if self._columns is not None and self._columns.multi and isinstance(rows, pa.RecordBatch):
+            counts = stored(rows.column(self._columns.vector)).value_lengths().to_numpy(zero_copy_only=False)
+            ends, whole = pa.array(np.cumsum([0, *counts]), pa.int64()), list_array(vectors, kind.value_type)
+            lists = pa.LargeListArray.from_arrays(ends, whole).cast(kind)
+        else:
+            lists = list_array(vectors, kind)
         arrays = []
         if rows is not None and self._columns is not None:
             schema = self._columns.schema
@@ -143,6 +201,11 @@ def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype
     try:
         info = json.loads(metadata[b"huggingface"])
         feature = dict(info["info"]["features"][old])
+        if "shape" in feature:  # several vectors a row
+            shape = [*feature["shape"][:-1], dim]
+            info["info"]["features"][new] = {**feature, "shape": shape, "dtype": dtype.name}
+            metadata[b"huggingface"] = json.dumps(info).encode()
+            return
         value = {**feature["feature"], "dtype": dtype.name}
     except (KeyError, TypeError, ValueError):
         return
@@ -207,17 +270,26 @@ class TableSource(Source):
         self.table: Table = self.table_class(path) if table is None else table
         schema = self.table.schema
         check_names(schema, path)
-        lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
+        kinds = {f.name: storage_type(f.type) for f in schema}
+        lists = {name: str(kind) for name, kind in kinds.items() if is_list(kind)}
+        self._element: int | None = None
+        if key is not None and key not in lists and (found := re.fullmatch(r"(.+)\[(\d{1,9})\]", key, re.DOTALL)):
+            key, self._element = found[1], int(found[2])
         if key is None:
-            numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
+            numbers = [name for name, kind in kinds.items() if is_vectors(kind)] or list(lists)
             key = numbers[0] if len(numbers) == 1 else None
         if key is None or key not in lists:
             raise missing_key(key, path, lists, "column")
         self.n, self._file, self._key, self.path = self.table.n, str(path), key, f"{path}:{key}"
+        self.path += "" if self._element is None else f"[{self._element}]"
         self.files = (Path(path),)
         if self.n == 0 and dim is None:
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
-        kind, value = schema.field(key).type, schema.field(key).type.value_type
+        kind, several = kinds[key], is_multi(kinds[key])
+        if self._element is not None and not several:
+            raise DtypeError(f"Got one vector a row in {self.path}.", f"Pass {path}:{key}.")
+        kind = kind.value_type if several else kind
+        value = kind.value_type
         if not is_vectors(kind):
             raise DtypeError(f"Got lists of {value} in {self.path}.", "Convert the column to lists of float32.")
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
@@ -231,13 +303,22 @@ class TableSource(Source):
         saved = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
         self.space = read_space(saved, path)
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
-        self._columns = Columns(schema, self._key, self._id_column)
+        self._multi = several and self._element is None
+        self._columns = Columns(schema, self._key, self._id_column, multi=self._multi)
+        self.table_rows = self.n
+        if self._multi:  # one pass, since nothing else says how many vectors there are
+            every = (self._lists(piece, 0) for _, piece in self.table.pieces([self._key]))
+            with reading(self._file, pa.ArrowException):
+                self.n = sum(len(one.flatten()) for one in every)
+            if self.n == 0:
+                raise ShapeError(f"Got no vectors in {self.path}.", "Pass a file with vectors.")
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or -1
         if self.dim < 0:
-            _, first = next(self.table.pieces([self._key], 0, 1))
-            if not first.column(0)[0].is_valid:
+            vectors = (self._lists(piece, 0) for _, piece in self.table.pieces([self._key], 0, 1))
+            first = next(one[0] for column in vectors if len(one := column.flatten() if self._multi else column))
+            if not first.is_valid:
                 raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
-            self.dim = len(first.column(0)[0])
+            self.dim = len(first)
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
 
@@ -245,8 +326,13 @@ class TableSource(Source):
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a table's columns by name; lists of any length count as matrices, of width -1."""
         table = cls.table_class(path)
-        widths = {f.name: (getattr(f.type, "list_size", -1),) if is_list(f.type) else () for f in table.schema}
-        return {name: (table.n, *width) for name, width in widths.items()}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for field in table.schema:
+            shapes[field.name], kind = (table.n,), storage_type(field.type)
+            while is_list(kind):
+                shapes[field.name] += (getattr(kind, "list_size", -1),)
+                kind = kind.value_type
+        return shapes
 
     @classmethod
     def read_column(cls, path: str, key: str | None) -> pa.ChunkedArray:
@@ -277,14 +363,66 @@ class TableSource(Source):
         return max(self.table.row_bytes, super().row_bytes)
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
+        if self._multi:
+            yield from self._scan_lists(after, batch, table=table)
+            return
         for start, piece in self.table.pieces(None if table else self._needed, after, batch):
             yield *self.block(piece, start), piece
+
+    def _scan_lists(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
+        """Yield the vectors of rows, the j-th of a row with the id ``id[j]``; with their table rows if ``table``."""
+        row = 0
+        for start, piece in self.table.pieces(None if table else self._needed, 0, batch):
+            with reading(self._file, pa.ArrowException):
+                lists = self._lists(piece, start)
+                counts = lists.value_lengths().to_numpy(zero_copy_only=False)
+                ids = None
+                if self.has_ids:
+                    names = self._ids_of(piece, start) if self._id_column else self._slice_ids(start, len(piece))
+                    texts = zip(names.cast(pa.string()).to_pylist(), counts.tolist(), strict=True)  # type: ignore[union-attr]
+                    ids = pa.array([f"{name}[{j}]" for name, count in texts for j in range(count)], pa.string())
+                vectors = self.vectors(lists.flatten(), row, ids)
+            if table:
+                yield ids, vectors, piece
+            for first in range(max(after - row, 0), 0 if table else len(vectors), batch):
+                yield (None if ids is None else ids[first : first + batch]), vectors[first : first + batch].copy(), None
+            row += len(vectors)
+
+    def _lists(self, piece: pa.RecordBatch, start: int) -> pa.Array:
+        """Return the column of vectors, or of lists of vectors, of consecutive rows; errors name missing ones."""
+        column = stored(piece.column(self._key))
+        if (self._multi or self._element is not None) and column.null_count:
+            rows = name_rows(start + np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
+            raise ShapeError(
+                f"Got no vectors in row {rows} of {self.path}.", "Write an empty list, or drop these rows."
+            )
+        if self._element is not None:
+            counts = column.value_lengths().to_numpy(zero_copy_only=False)
+            few = np.flatnonzero(counts <= self._element)
+            if len(few):
+                problem = f"Got {counts[few[0]]} vectors in row {start + few[0]} of {self.path}."
+                raise ShapeError(problem, f"Pass a number below {counts.min()}, or no number for all vectors.")
+            import pyarrow.compute as pc
+
+            return pc.list_element(column, self._element)
+        return column
+
+    #: Whether rows of another width can be put aside.
+    _apart = False
+
+    def _widths(self) -> Counter[int]:
+        """Return the number of vectors by width."""
+        found: Counter[int] = Counter()
+        for start, piece in self.table.pieces([self._key]):
+            column = self._lists(piece, start)
+            found.update((column.flatten() if self._multi else column).value_lengths().drop_null().to_pylist())
+        return found
 
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows, of which the first has the number ``start``."""
         with reading(self._file, pa.ArrowException):  # some damage shows only when values are accessed
             ids = self._ids_of(piece, start) if self._id_column else self._slice_ids(start, len(piece))
-            return ids, self.vectors(piece.column(self._key), start, ids)
+            return ids, self.vectors(self._lists(piece, start), start, ids)
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
@@ -302,13 +440,25 @@ class TableSource(Source):
             rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
             where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
             where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
-            width = len(column[int(rows[0])]) if kind == 2 else 0
+            if kind == 2:
+                raise another_width(
+                    len(column[int(rows[0])]), self.dim, where, self._widths(), by_fragments=self._apart
+                )
             missing = "a missing vector" if len(rows) == 1 else f"{len(rows)} missing vectors"
-            got = {1: missing, 2: f"{width} numbers", 3: "missing numbers"}[kind]
+            got = missing if kind == 1 else "missing numbers"
             raise ShapeError(f"Got {got} in {where}; expected {self.dim} numbers.", "Drop or re-encode these rows.")
         # A copy, because callers may keep or modify the array, and Arrow's buffers are shared. Unlike .values, flatten
         # respects slices.
         return np.array(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dim), dtype=self.dtype)
+
+
+def another_width(got: int, dim: int, where: str, counts: Counter[int], *, by_fragments: bool = False) -> ShapeError:
+    """Return the error for a row of another width; ``counts``: the number of rows by width, as far as known."""
+    most = ", ".join(f"{width} in {n} rows" for width, n in counts.most_common(4))
+    rest = f" ({most}{', …' if len(counts) > 4 else ''})" if len(counts) > 1 else ""
+    split = "Write the rows of each width to a file of their own."
+    fix = ("Pass `bad_rows='others.parquet'` to put the others aside.", split) if by_fragments else split
+    return ShapeError(f"Got {got} numbers in {where}; expected {dim} numbers as in the first row{rest}.", fix)
 
 
 def list_faults(column: pa.Array, dim: int) -> np.ndarray:
@@ -336,7 +486,7 @@ def check_names(schema: pa.Schema, path: str | Path) -> None:
 
 def plain_columns(schema: pa.Schema) -> dict[str, str]:
     """Return the types of the columns that are not lists, by name."""
-    return {f.name: str(f.type) for f in schema if not is_list(f.type)}
+    return {f.name: str(f.type) for f in schema if not is_list(storage_type(f.type))}
 
 
 # ------------------------------------------------------------------ writers

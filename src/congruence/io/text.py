@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +26,7 @@ from congruence.io.columns import Columns, TableRows, is_list
 from congruence.io.ids import arrow_ids
 from congruence.io.nested import is_vector, records_of, value_at, values_of, with_value
 from congruence.io.reading import delimiter_of, missing_key, read_lines, reading
-from congruence.io.tables import MemoryTable, TableSink, TableSource, list_array
+from congruence.io.tables import MemoryTable, TableSink, TableSource, another_width, list_array
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -258,8 +259,9 @@ class CsvSource(TableSource):
         else:
             name = header[wanted[0]]
             rows: list[list[float]] = []
-            for k, line in lines:
-                rows.append(_vector_of(_json_of(line[wanted[0]]), name, f"line {k} of {path}", len((rows or [[]])[0])))
+            found = [_json_of(line[wanted[0]]) for _, line in lines]
+            for (k, _), vector in zip(lines, found, strict=True):
+                rows.append(_vector_of(vector, name, f"line {k} of {path}", found))
             vectors = np.array(rows)
         others = {j: name for j, name in enumerate(header) if j not in {*wanted}}
         name = ((key or "").rstrip("_-. ") or "vector") if cells else header[wanted[0]]
@@ -310,13 +312,13 @@ def _json_of(cell: str) -> object:
         return None
 
 
-def _vector_of(vector: Any, name: str, place: str, width: int) -> list[float]:
-    """Return a JSON list of numbers, ``width`` of them unless it is 0."""
+def _vector_of(vector: Any, name: str, place: str, every: list[Any]) -> list[float]:
+    """Return a JSON list of numbers, of the width of the first of ``every`` row."""
     if vector != [] and not is_vector(vector):
         raise DtypeError(f"Got no list of numbers as {short(name)!r} in {place}.", "Correct this line.")
-    if width and len(vector) != width:
-        problem = f"Got {len(vector)} numbers in {place}; expected {width} as in the first."
-        raise ShapeError(problem, "Correct this line.")
+    if len(vector) != len(every[0]):
+        counts = Counter(len(one) for one in every if isinstance(one, list))
+        raise another_width(len(vector), len(every[0]), place, counts)
     try:
         return [float(x) for x in vector]
     except OverflowError:
@@ -355,7 +357,7 @@ class JsonlSource(TableSource):
         lines, inner = self._load(path, key)
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
-        field = inner or next((name for name in _VECTOR_NAMES if name in first), "")
+        field = inner or next((name for name in _VECTOR_NAMES if isinstance(first.get(name, {}), list)), "")
         if lines and not field:
             vectors = [place for place, kind in values_of(first).items() if kind.endswith("numbers")]
             if len(vectors) != 1:
@@ -367,14 +369,16 @@ class JsonlSource(TableSource):
         if id_name is not None and lines and self._at(first, id_name) is None and id_name not in first:
             problem = f"Got no {id_name!r} in {self.unit} {lines[0][0]} of {path}."
             raise ParameterError(problem, f"Add it to this {self.unit}.")
-        rows: list[list[float]] = []
+        found: list[Any] = []
         for number, record in lines:
             place = f"{self.unit} {number} of {path}"
             try:
                 vector = value_at(record, field)
             except KeyError:
                 raise missing_key(field, place, values_of(record), "field") from None
-            rows.append(_vector_of(vector, field, place, len((rows or [[]])[0])))
+            found.append(vector)
+        places = (f"{self.unit} {number} of {path}" for number, _ in lines)
+        rows = [_vector_of(vector, field, place, found) for vector, place in zip(found, places, strict=True)]
         columns = {field: _as_lists(np.array(rows), path)}
         if id_name is not None:
             names = [self._at(record, id_name) for record in self._records]

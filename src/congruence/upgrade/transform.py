@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
@@ -24,12 +24,13 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows
 from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ModalityError, ParameterError
-from congruence.io import Source, check_output_place, open_sink, open_source, store_as
+from congruence.io import Source, check_output_place, find_sink, open_sink, open_source, store_as
 from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
 from congruence.io.tables import TableLayout
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
+from congruence.upgrade.stored import CODES, StoredForm
 
 
 def map_digest(mapping: Map) -> str:
@@ -199,12 +200,25 @@ def _spread(source: Source | DataSet) -> np.ndarray:
     return source.take(np.arange(source.n) if source.n <= JUDGED else some)[1]
 
 
+def _with_padding(form: StoredForm, mapping: Map, source: Source) -> StoredForm:
+    """Return the form with the columns after those of the model, if they are zeros in rows from all over the file."""
+    if form.kind is not None:
+        form.dim_in = source.dim * (8 if form.kind.endswith("binary") else 1)
+        return form
+    more = source.dim - mapping.n_features_in_
+    if more > 0 and not isinstance(mapping, HeadsMap) and not _spread(source)[:, -more:].any():
+        form.padding, form.width, form.dim_in = more, source.dim, source.dim - more
+    return form
+
+
 @dataclass(frozen=True)
 class TransformReport(JobReport):
     """Summary of a call to ``transform_file``."""
 
     covered_share: float | None = None  # of the first rows' variance, in directions that the anchors cover; of a file
     left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
+    padding: int = 0  # columns of zeros after those of the model, which stay
+    kept: float | None = None  # share of the ten nearest mapped rows that quantization or the prefix keeps
 
 
 def transform_file(
@@ -220,6 +234,9 @@ def transform_file(
     allow_zero_rows: bool = False,
     side: str | None = None,
     column_out: str | None = None,
+    prefix: int | None = None,
+    quantized: str | None = None,
+    ranges: ArrayLike | None = None,
     engine: Engine | None = None,
     bad_rows: str | None = None,
     callback: Callable[[int], object] | None = None,
@@ -254,6 +271,14 @@ def transform_file(
         Which head of a joint-space map to use; by default the one whose space the vectors belong to.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
+    prefix : int, optional
+        Of a new model trained for it (Matryoshka): write only so many of the first columns.
+    quantized : {"int8", "uint8", "binary", "ubinary"}, optional
+        The source has such codes (``congruence.upgrade.stored.dequantize``); so has the output. Of a file that can hold
+        them: ``.npy``, ``.npz``, HDF5, Parquet, Arrow, Lance.
+    ranges : array_like, shape (2, d), optional
+        The least and the largest number of each column that the codes of ``quantized`` stand for. Those of the output
+        are written beside it, to ``<output>.ranges.npy``.
     engine, bad_rows : optional
         For a data set: where its fragments are mapped, and a Parquet file for rows with invalid vectors; without it,
         the first such row stops the job.
@@ -276,16 +301,23 @@ def transform_file(
     if not isinstance(source, DataSet):
         check_output_place(source, output)
     wanted = modality or source.space.modality
+    form = StoredForm(quantized, None if ranges is None else np.asarray(ranges), prefix=prefix)
+    if isinstance(source, DataSet):
+        if not form.plain:
+            given = f"prefix={prefix!r}" if prefix is not None else f"quantized={quantized!r}"
+            raise ParameterError(f"Got `{given}` for a data set.", "Map its files one by one.")
+    else:
+        form = _with_padding(form, mapping, source)
     judged = None
     if check and mapping.origins_ is not None and not isinstance(mapping, HeadsMap):
-        judged = judge(mapping, _spread(source), wanted)
+        judged = judge(mapping, form.decode(_spread(source), name), wanted)
         modality = wanted or judged.modality
         if judged.outcome == "ask" or (judged.outcome == "bad" and modality is None):
             judged.refuse(name)
     function = BlockMap(
         mapping,
-        replace(source.space, dim=source.dim),
-        source.dtype,
+        replace(source.space, dim=form.dim_in or source.dim),
+        np.float32 if quantized else source.dtype,
         modality=modality,
         normalize=normalize,
         dtype=dtype,
@@ -297,11 +329,11 @@ def transform_file(
     if judged is not None:
         judged.refuse(name, "`check=False` maps them all.")
     table: dict[str, Any] = {
-        "dim": function.dim,
-        "dtype": function.dtype,
+        "dim": form.dim_out(function.dim),
+        "dtype": CODES[quantized] if quantized else function.dtype,
         "has_ids": source.has_ids,
         "id_type": source.id_type,
-        "space": function.space,
+        "space": function.space if form.plain else form.space_out(function.space),
         "column_out": column_out,
     }
     if isinstance(source, DataSet):
@@ -326,7 +358,14 @@ def transform_file(
             f"Got `{name}={value!r}` for {source.path}; expected a data set.",
             f"Leave it out, or pass `congruence.engines.open_dataset({source.path!r})`.",
         )
-    sink = open_sink(output, n=source.n, force=force, parts=source.parts, columns=source.columns, **table)
+    several = any(one.multi for one in source.columns)
+    if several and find_sink(output).keeps_columns:  # vectors of a row stay together
+        if not find_sink(output).keeps_lists:
+            fix = "Write a .parquet or .arrow, or an .npz with a row for each vector."
+            raise ParameterError(f"Got several vectors a row in {source.path}, which {output} cannot hold.", fix)
+        table["n"] = source.table_rows
+    table = {"n": source.n, **table}
+    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, **table)
     if sink.left_out:
         warnings.warn(
             ColumnsWarning(
@@ -340,28 +379,34 @@ def transform_file(
 
     def scan() -> Iterator[Block]:
         scanned = source.scan_table(batch=rows) if sink.keeps_columns else source.scan(batch=rows)
-        for ids, block, *others in scanned:
+        for ids, stored, *others in scanned:
+            block = form.decode(stored, source.path)
             if not sample:  # kept until it is known to be free of NaN
                 sample.append(block[:_COVERED_ROWS].copy())
             yield ids, block, others[0] if others else None
 
     with sink:
         for ids, block, others in run_ahead(function.over(scan(), source.path)):
-            sink.write(ids, block, others)
+            sink.write(ids, form.encode(block, function.unit), others)
             if callback is not None:
                 callback(len(block))
+    if form.ranges_out is not None:
+        with open_sink(f"{output}.ranges.npy", n=2, dim=form.ranges_out.shape[1], dtype="f8", force=True) as beside:
+            beside.write(None, form.ranges_out)
     covered = None
     if sample and isinstance(mapping, OrthogonalMap):
         covered = float(mapping.for_modality(wanted or modality).covered_share(sample[0]).mean())
     return TransformReport(
         output=str(output),
         rows=source.n,
-        dim=function.dim,
-        dtype=function.dtype.name,
+        dim=sink.dim,
+        dtype=np.dtype(sink.dtype).name,
         normalized=function.unit,
         seconds=time.perf_counter() - started,
         covered_share=covered,
         left_out=sink.left_out,
+        padding=form.padding,
+        kept=form.kept,
     )
 
 
