@@ -150,6 +150,8 @@ def product(candidate: Candidate, kept: FittedPairs) -> Product:
         # Such a map has no inverse: what maps back is fitted back.
         return Product(lambda rows: rows @ there, lambda rows: rows @ _coefficients(candidate, kept.Y, kept.X))
     given = OrthogonalMap(**candidate.parameters)
+    if candidate is UNMAPPED:  # what its weight leaves of the pairs is below rounding: nothing is solved
+        return Product(lambda rows: rows, lambda rows: rows)
     svd, alignment = kept.solved(given.center)
     if given.identity:
         basis, turn = near_identity(svd, given.identity)

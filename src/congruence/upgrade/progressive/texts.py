@@ -142,6 +142,8 @@ class Texts:
 
 def overlap(ours: np.ndarray, theirs: np.ndarray, texts: np.ndarray, k: int) -> np.ndarray:
     """Return the share of each row's ``k`` nearest texts (m, d) that are the same in two tables of rows (n, d)."""
+    if not len(ours):
+        return np.empty(0)
     return neighbor_overlap((ours, texts), (theirs, texts), min(k, len(texts)), "inner")
 
 
