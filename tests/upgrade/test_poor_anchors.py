@@ -89,6 +89,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.filterwarnings("ignore::congruence.errors.PairingWarning")
+@pytest.mark.filterwarnings("ignore::congruence.errors.DuplicateWarning")
 def test_what_cannot_be_fitted_is_refused(kind, here, tmp_path):
     anchors, error, words = REFUSED[kind]
     with pytest.raises(error, match=words):

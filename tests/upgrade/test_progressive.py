@@ -262,7 +262,7 @@ def test_a_forecast_changes_nothing(problem, mapping):
 
 
 @pytest.mark.parametrize(("noise", "wins"), [(0.1, True), (3.0, False)])
-def test_the_verdict_of_the_first_20_measured_rows_is_what_the_run_comes_to(noise, wins):
+def test_the_first_verdict_is_what_the_run_comes_to(noise, wins):
     """An old model that says too little is told long before half of the store is re-embedded."""
     p = upgrade_problem(400, 16, source_noise=noise, target_noise=0.1, random_state=0)
     first = OrthogonalMap().fit(p.source_texts[:WORDS], p.target_texts[:WORDS], modality="text")
@@ -270,10 +270,11 @@ def test_the_verdict_of_the_first_20_measured_rows_is_what_the_run_comes_to(nois
     said = []
     for ids in plan.batches(40, share=0.5):
         plan.update(ids, p.target_images[ids])
-        if len(plan.measured) >= 20:
-            said.append((plan.embedded.mean(), plan.forecast(target=0.9).verdict))
+        verdict = plan.forecast(target=0.9).verdict
+        if verdict not in ("no forecast yet", "too few measured rows to stop"):
+            said.append((plan.embedded.mean(), verdict))
     near = [(rows @ p.target_texts[:WORDS].T).argmax(axis=1) for rows in (plan.store(), p.target_images)]
     assert ((near[0] == near[1]).mean() >= 0.9) == wins
     share, verdict = said[0]
-    assert share <= 0.3
+    assert share <= 0.4
     assert (verdict == "re-embed everything") == (not wins)

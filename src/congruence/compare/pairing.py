@@ -223,6 +223,8 @@ def check_pairing(
         source, target = _CenteredRows.of(A[np.sort(kept)], rng), _CenteredRows.of(B[np.sort(kept)], rng)
     kept, m = np.sort(kept), len(kept)
     groups = duplicate_groups(A[kept], B[kept])
+    if groups.max() < 1:  # one side shows one item
+        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=distinct)
     order = np.array_split(rng.permutation(int(groups.max()) + 1), folds if m >= 60 else 2)
     parts = order if groups.max() + 1 == m else [np.flatnonzero(np.isin(groups, part)) for part in order]
     heldout = _held_out(source, target, parts, permutations, rng)

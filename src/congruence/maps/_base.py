@@ -720,9 +720,12 @@ class AffineMap(Map):
 
     def product_in(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return matrix and offset as arrays of a type, converted once."""
-        made: tuple[np.ndarray, np.ndarray] = self.once(
-            dtype, lambda: (np.ascontiguousarray(self.matrix, dtype), np.ascontiguousarray(self.offset, dtype))
-        )
+
+        def convert() -> tuple[np.ndarray, np.ndarray]:
+            with np.errstate(over="ignore"):  # mapped rows are checked
+                return np.ascontiguousarray(self.matrix, dtype), np.ascontiguousarray(self.offset, dtype)
+
+        made: tuple[np.ndarray, np.ndarray] = self.once(dtype, convert)
         return made
 
     def quick(self, rows: np.ndarray, unit: bool) -> np.ndarray | None:

@@ -75,7 +75,8 @@ def test_hits_and_lists_with_ties_are_means_over_their_orders(find_own, k, seed)
         [[sorted(range(n), key=lambda j, i=i, o=o: (-table[i, j], o[j]))[:k] for i in range(n)] for o in orders]
     )
     hits = (codes[lists] == codes[None, :, None]).any(axis=2).mean(axis=0)
-    np.testing.assert_allclose(recall(table, codes, k, find_own=find_own).score, hits, atol=1e-12)
+    relevant = codes[:, None] == codes
+    np.testing.assert_allclose(recall(table, relevant, k, find_own=find_own).score, hits, atol=1e-12)
     if find_own:
         right = np.argsort(-judge, axis=1)[:, :k]
         shares = [[len({*a} & {*b}) / k for a, b in zip(one, right, strict=True)] for one in lists.tolist()]
