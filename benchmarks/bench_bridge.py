@@ -172,7 +172,7 @@ def speed(repeats: int = 15, calls: int = 300) -> dict[str, Any]:
         mapping = fit(X, unit(X @ turn), modality="text", means={"image": (others, unit(others @ turn))}, check=False)
         bridge = Bridge(mapping)
         # The same array, since another one in another place of the memory can take 15 % longer.
-        matrix, _ = mapping.in_use("text", "query").product_in(np.dtype(np.float32))  # type: ignore[attr-defined]
+        matrix, _, _ = mapping.in_use("text", "query").product_in(np.dtype(np.float32))  # type: ignore[attr-defined]
         for batch in (1, 32):
             x = X[:batch]
             ways = {

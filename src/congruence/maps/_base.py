@@ -718,21 +718,24 @@ class AffineMap(Map):
         made: Self = self.once((modality, role), lambda: self.for_modality(modality, ask=True).for_role(role))
         return made
 
-    def product_in(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Return matrix and offset as arrays of a type, converted once."""
+    def product_in(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return matrix and offset as arrays of a type, converted once, and whether all their numbers fit into it."""
 
-        def convert() -> tuple[np.ndarray, np.ndarray]:
+        def convert() -> tuple[np.ndarray, np.ndarray, bool]:
             with np.errstate(over="ignore"):  # mapped rows are checked
-                return np.ascontiguousarray(self.matrix, dtype), np.ascontiguousarray(self.offset, dtype)
+                made = [np.ascontiguousarray(numbers, dtype) for numbers in (self.matrix, self.offset)]
+            return made[0], made[1], all(bool(np.isfinite(numbers).all()) for numbers in made)
 
-        made: tuple[np.ndarray, np.ndarray] = self.once(dtype, convert)
+        made: tuple[np.ndarray, np.ndarray, bool] = self.once(dtype, convert)
         return made
 
     def quick(self, rows: np.ndarray, unit: bool) -> np.ndarray | None:
         """Map ordinary rows of the right width and type (``squared_norms``) with as few calls as possible; None if
         mapped ones are not ordinary, as if they overflow.
         """
-        matrix, offset = self.product_in(rows.dtype)
+        matrix, offset, finite = self.product_in(rows.dtype)
+        if not finite:
+            return None
         # BLAS multiplies a vector twice as fast as a matrix of one row; dot does not warn of an overflow.
         product: np.ndarray = rows[0].dot(matrix)[None] if len(rows) == 1 else rows.dot(matrix)
         product += offset
@@ -784,7 +787,7 @@ class AffineMap(Map):
     def _map(self, rows: Array) -> Array:
         # The means are folded into one offset, so a block is read once and never copied to be centered.
         if isinstance(rows, np.ndarray):
-            matrix, offset = self.product_in(rows.dtype)
+            matrix, offset, _ = self.product_in(rows.dtype)
         else:
             matrix, offset = cast_like(self.matrix, rows), cast_like(self.offset, rows)
         out = rows @ matrix
