@@ -4,10 +4,9 @@ share that is re-embedded.
 ``python benchmarks/photo_sample.py`` needs only the package. Queries are the new model's class names, except for "old
 model". *Unseen*: the map is fitted on a random half of the names, the plan knows that half, and the other half are the
 queries, which search for the photos of their classes. *Seen*: all names are fitted on, and searched with. *Photo
-pairs*:
-random photos encoded by both models, measured on the other photos; all maps are fitted by
-``congruence.fit``. *Re-embedded*: ``congruence.upgrade.progressive.Progressive`` with its defaults, worst rows first, a
-fifth of each batch random, batches of 2 %. Draws differ in the random photos and rows; the models are the same.
+pairs*: random photos encoded by both models, measured on the other photos; all maps are fitted by ``congruence.fit``.
+*Re-embedded*: ``congruence.upgrade.progressive.Progressive`` with its defaults, worst rows first, a fifth of each batch
+random, batches of 2 %. Draws differ in the random photos and rows; the models are the same.
 
 The settings listed in bench_progressive.py were chosen using these models, among others. ``--fresh
 ../shared/data/caltech101_unimodal.npz`` therefore trains new pairs of models with seeds 10, 11, … (dual_encoders.py),
