@@ -159,7 +159,7 @@ def test_every_step_on_a_full_disk(server, disk, tmp_path, place, free):
                     one.journal and one.journal.state == "dropped"
                 ):
                     getattr(one, step)(**({"resume": True} if step == "run" and one.journal is not None else {}))
-        filling.unlink(missing_ok=True)
+        recovered()  # a server that had no room for its log may end a moment later
         assert shown() == side
         with migration() as one:
             assert (one.status()["stage"] if one.journal else one.database.stage()) == stage

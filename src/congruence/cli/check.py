@@ -91,7 +91,7 @@ def check(
 ) -> None:
     """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map.
 
-    Example: congruence check photos --anchors 200 --store library/photos.lance
+    Example: congruence check photos --anchors 200 --set seen=true --store library/photos.lance
     """
     from congruence.evaluation.judgments import read_qrels
     from congruence.upgrade.certify import EXIT_CODES, STEPS, Criteria, certify, split_anchors
