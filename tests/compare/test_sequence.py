@@ -51,6 +51,7 @@ def test_a_row_lost_on_each_side(lvis, columns):
     assert report.share_wrong == pytest.approx(515 / 600, abs=0.02)
 
 
+@pytest.mark.long
 def test_photos_in_class_folders(shared):
     with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
         order = np.argsort(data["label"], kind="stable")
@@ -89,6 +90,7 @@ def test_true_pairs_in_any_order_are_not_accused(names, kind):
         assert check_pairing(X, Y, permutations=99).state != "shifted"
 
 
+@pytest.mark.long
 def test_long_files_are_compared_in_stretches(shared):
     with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
         X, Y = (data[name].astype(np.float32) for name in ("image_effnet_lite0", "image_mobilenet_v2"))

@@ -1141,6 +1141,7 @@ class DatabaseContract:
                 assert migration.status()["state"] == "dropped"
         assert self.traces(where) == before
 
+    @pytest.mark.long
     @pytest.mark.parametrize("step", ["switch", "rollback", "drop_old", "discard"])
     def test_what_others_make_between_two_steps_is_kept_or_refused(self, tmp_path, step):
         ids, vectors, others = make_rows(self.id_types[0])
