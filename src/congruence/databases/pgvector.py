@@ -1081,6 +1081,11 @@ class Client:
             connection.read_only = reads
             # A policy that hides rows from this role is an error, instead of rows that are never migrated.
             connection.execute("SET row_security = off")
+            # Where the server may forget commits that it has confirmed, the journal would tell of a step that is gone.
+            connection.execute(
+                "SELECT pg_catalog.set_config(name, 'on', false) FROM pg_catalog.pg_settings"
+                " WHERE name = 'synchronous_commit' AND setting = 'off'"
+            )
             self._open[reads] = connection
         return connection
 
