@@ -8,17 +8,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 JOBS = [
-    ["bench_fit.py"],
+    ["speed.py", "--rounds", "3"],
     ["bench_transform.py"],
     ["bench_transform.py", "--suffix", ".parquet"],
     ["bench_few_anchors.py"],
     ["bench_pairing.py"],
-    ["bench_similarity.py", "--rows", "10000"],
     ["bench_theory.py"],
     ["bench_negatives.py"],
     ["certify_calibration.py", "--cases", "12"],
-    ["bench_sliced.py"],
-    ["bench_sliced.py", "--rows", "20000", "10007"],
     ["klot.py", "--most", "4000"],
     ["bench_train.py", "--unpaired", "2048", "--pairs", "512"],
     ["bench_jam.py"],
