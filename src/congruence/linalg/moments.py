@@ -47,25 +47,22 @@ class CrossMoments:
 
     def _block(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None) -> CrossMoments:
         new = object.__new__(CrossMoments)
-        x = X.astype(np.float64)  # astype copies, so the caller's rows are never centered in place
-        y = Y.astype(np.float64)
-        new.rows = len(x)
-        if weights is None:
-            new.weight = float(len(x))
-            new.source_mean, new.target_mean = x.mean(axis=0), y.mean(axis=0)
-        else:
-            w = weights.astype(np.float64)
-            new.weight = float(w.sum())
-            new.source_mean, new.target_mean = w @ x / new.weight, w @ y / new.weight
-        x -= new.source_mean
-        y -= new.target_mean
-        xw = x if weights is None else x * w[:, None]
-        new.cross = xw.T @ y
+        # A block of float32 rows, about its mean, loses nothing that a rotation needs by products in float32. Small
+        # eigenvalues of a Gram matrix would be lost.
+        single = X.dtype == Y.dtype == np.float32 and self.gram is None
+        new.rows = len(X)
+        w = np.ones(len(X)) if weights is None else weights.astype(np.float64)
+        new.weight = float(w.sum())
+        centered = []
+        for rows in (X, Y):
+            mean = rows.mean(axis=0, dtype=np.float64) if weights is None else w @ rows.astype(np.float64) / new.weight
+            dtype = np.float32 if single else np.float64
+            centered.append((mean, np.subtract(rows, mean.astype(dtype), dtype=dtype)))
+        (new.source_mean, x), (new.target_mean, y) = centered
+        new.source_scatter, new.target_scatter = (float(w @ np.einsum("ij,ij->i", z, z)) for z in (x, y))
+        xw = x if weights is None else x * w[:, None].astype(x.dtype)
+        new.cross = (xw.T @ y).astype(np.float64, copy=False)
         new.gram = xw.T @ x if self.gram is not None else None
-        new.source_scatter = float(np.einsum("ij,ij->", xw, x))
-        new.target_scatter = float(
-            np.einsum("ij,ij->", y, y) if weights is None else np.einsum("i,ij,ij->", weights, y, y)
-        )
         return new
 
     def _merge(self, other: CrossMoments) -> None:
