@@ -16,21 +16,6 @@ from congruence.maps import make_map
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
 from congruence.synthetic import random_rotation
 
-#: Every metric, with its label on a figure's axis.
-METRICS = {
-    "image_cosine": "image–image cosine",
-    "text_cosine": "text–text cosine",
-    "image_distance": "image–image distance",
-    "text_distance": "text–text distance",
-    "image_retrieval": "image–image class retrieval",
-    "image_retrieval_other": "image–image class retrieval, own counterpart left out",
-    "text_retrieval": "text–text class retrieval",
-    "aligned_image_text": "aligned image, target text",
-    "image_aligned_text": "target image, aligned text",
-    "aligned_image_aligned_text": "aligned image, aligned text",
-    "aligned_image_text_centered": "aligned image, target text, both centered",
-}
-
 Means = tuple[np.ndarray, np.ndarray | None]
 
 #: A map: ``(modality, rows) -> mapped rows``.

@@ -17,25 +17,6 @@ from congruence.train.jam import Captions
 from congruence_papers.core import check_choice
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
-#: Every metric, with its description.
-METRICS = {
-    "binary_recall": "the image is nearer its caption than the wrong one",
-    "five_way_recall": "the image is nearer its caption than the wrong one and three of other images",
-    "image_error": "reconstruction error of images (1: their mean)",
-    "text_error": "reconstruction error of texts (1: their mean)",
-    "alpha_at_best": "α at the step with the best validation score",
-    "epoch_at_best": "epoch of that step",
-    "cca_linear": "first canonical correlation of 50 principal components",
-    "cca_kernel": "first canonical correlation of 50 kernel principal components",
-    "cka_linear": "biased linear CKA of 10 principal components",
-    "cka_rbf": "biased CKA with a Gaussian kernel of 10 principal components",
-    "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
-    "parameters": "millions of parameters of an autoencoder",
-    "mflops": "millions of operations per row, round trip",
-}
-
-
 #: Methods that a table can compare, with their labels.
 BASELINES = {
     "con": "Con",

@@ -15,19 +15,6 @@ from congruence.train.retrieval import recalls
 from congruence.train.tuning import grid_points
 from congruence_papers.sotalign.data import Heldout, Parts, SOTAlignData
 
-#: Every metric, with its axis label in figures.
-METRICS = {
-    **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
-    **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
-    **{f"mean_r{k}": f"MeanR@{k}" for k in (1, 5, 10)},
-    "zero_shot": "zero-shot accuracy",
-    "mutual_knn": "mutual k-NN of the two encoders",
-    "shift": "distance from the paired data (turns)",
-    "image_shift": "distance of the images (turns)",
-    "text_shift": "distance of the texts (turns)",
-    "correlation": "Pearson r over all points",
-}
-
 
 def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
     """Measure retrieval in both directions, and classification."""
