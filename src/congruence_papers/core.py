@@ -9,7 +9,7 @@ import json
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -341,6 +341,19 @@ class Experiment:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
 
 
+@cache
+def told(paper: str) -> dict[str, Any]:
+    """Return what ``experiments.json`` says of a paper."""
+    facts: dict[str, Any] = json.loads(Path(__file__).with_name("experiments.json").read_bytes())[paper]
+    return facts
+
+
+def told_of_sample(paper: str, name: str, **numbers: object) -> dict[str, Any]:
+    """Return title, stand-in, sizes and notes of data that replace a paper's; the notes mention the numbers."""
+    facts: dict[str, Any] = told(paper)["samples"][name]
+    return facts | {key: tuple(note.format(**numbers) for note in facts[key]) for key in ("notes",) if key in facts}
+
+
 def described(
     paper: str, studies: Iterable[Callable[[ExperimentJob[Any]], None]]
 ) -> tuple[tuple[Experiment, ...], dict[str, Study], dict[str, str], dict[str, tuple[str, str]]]:
@@ -348,13 +361,14 @@ def described(
 
     A kind is measured by the study of its name. An entry describes several figures, with what differs between them.
     """
-    facts = json.loads(Path(__file__).with_name("experiments.json").read_bytes())[paper]
+    facts = told(paper)
     by_name = {study.__name__: study for study in studies}
     kinds = {kind: Study(by_name[kind.removeprefix(f"{paper}_")], **own) for kind, own in facts["kinds"].items()}
     experiments = []
     for entry in facts["experiments"]:
-        for name, own in entry.pop("figures").items():
+        for name, own in entry["figures"].items():
             values = {"claims": [], **facts["defaults"], **entry, **own}
+            del values["figures"]
             values["claims"] = list(map(read_claim, values["claims"]))
             values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
             experiments.append(Experiment(name, **values))

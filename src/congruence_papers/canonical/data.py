@@ -21,7 +21,7 @@ from congruence.errors import InputError, ShapeError
 from congruence.io import read_column
 from congruence.metrics import ensemble_prompts
 from congruence.synthetic import random_rotation
-from congruence_papers.core import Data, check_choice, check_embedded
+from congruence_papers.core import Data, check_choice, check_embedded, told_of_sample
 from congruence_papers.features import open_npz
 
 
@@ -385,16 +385,6 @@ _CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
 
-def _titles(name: str) -> dict[str, Any]:
-    """Return what the titles say of data and of what replaces the paper's models, and the chains of models."""
-    title, stand_in = {
-        "sample": ("emoji", "stand-in: two small models of emoji"),
-        "lvis": ("LVIS class names", "stand-in: texts of three CLIPs, images of one"),
-        "caltech101": ("Caltech-101 photos", "stand-in: linear heads on unimodal encoders"),
-    }[name]
-    return {"title": title, "stand_in": stand_in, "chains": _CHAINS}
-
-
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None, **_: object) -> Collection:
     """Open data that replace the paper's models and data sets."""
     check_choice(name, SAMPLE_DATA, "models")
@@ -448,7 +438,8 @@ def _sample(variant: str | None) -> Collection:
         texts=tuple(sample.texts["prompt"][i] for i in sample.source["prompt"].ids.tolist()),
         captions=sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
         picture=sample.thumbnails.get,
-        **_titles("sample"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "sample"),
     )
     if variant == "items":
         note = "A class is one emoji; fitted on 800 emoji, measured on the others."
@@ -556,7 +547,8 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         notes=tuple(notes),
         steps=_STEPS,
         kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
-        **_titles("lvis"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "lvis"),
     )
 
 
@@ -623,5 +615,6 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         captions={i: classes[k] for i, k in zip(files.tolist(), labels[remaining], strict=True)},
         notes=tuple(notes),
         kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
-        **_titles("caltech101"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "caltech101"),
     )
