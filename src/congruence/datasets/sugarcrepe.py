@@ -43,6 +43,11 @@ class SugarCrepe:
         """The distinct file names, sorted."""
         return np.unique(self.filenames)
 
+    @property
+    def tasks(self) -> np.ndarray:
+        """The task of each item: the part of its category before ``_``."""
+        return np.array([category.partition("_")[0] for category in self.categories.tolist()])
+
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> SugarCrepe:
         """Return some of the items, selected by a mask or by row numbers."""
         return SugarCrepe(**{name: column[rows] for name, column in vars(self).items()})

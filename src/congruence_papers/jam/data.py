@@ -123,7 +123,7 @@ class JAMData(Data):
     @property
     def task_of(self) -> np.ndarray:
         """The task of each item."""
-        return np.array([category.partition("_")[0] for category in self.items.categories.tolist()])
+        return self.items.tasks
 
     @property
     def image_of(self) -> np.ndarray:
