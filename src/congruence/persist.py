@@ -177,9 +177,7 @@ def _plain(value: object) -> object:
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:
-    """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported
-    to be.
-    """
+    """Return the SHA-256 of all of ``config.json`` that affects mapped vectors or the scores that are reported."""
     names = ("kind", "parameters", "facts", "scores", "role", "readout", "weights_sha256")
     content = {name: config.get(name) for name in names}
     for side in ("source_space", "target_space"):
@@ -193,9 +191,7 @@ def numbers_digest(config: Mapping[str, object]) -> str:
 
 
 def download_folder(repo_id: str, *, revision: str | None = None, token: str | None = None) -> Path:
-    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub and return the local folder; the token is never
-    stored.
-    """
+    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub; the token is never stored."""
     hub = require("huggingface_hub", extra="hub")
     files = [WEIGHTS, CONFIG, CARD]
     try:

@@ -1,6 +1,4 @@
-"""What the papers share: experiments and their claims, the data they run on, and a run that collects what they
-measure.
-"""
+"""What the papers share: experiments, their claims and data, and a run that collects what they measure."""
 
 from __future__ import annotations
 
@@ -297,9 +295,7 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = 
 
 @dataclass(frozen=True)
 class Study:
-    """How experiments of one kind are measured: ``measure`` takes an ``ExperimentJob``; each draw resamples
-    ``resampled``.
-    """
+    """How experiments of one kind are measured; each draw resamples ``resampled``."""
 
     measure: Callable[[ExperimentJob[Any]], None]
     resampled: str

@@ -1,6 +1,4 @@
-"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023); JAM is trained on
-it.
-"""
+"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023)."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes (n, 2) that ``sugarcrepe_recall`` averages, to compare two models item by item: the
-    probability that the correct caption is chosen of two, and of all.
-    """
+    """Return the outcomes of each item (n, 2), of two captions and of all, that ``sugarcrepe_recall`` averages."""
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
 

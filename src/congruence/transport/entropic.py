@@ -1,6 +1,4 @@
-"""Entropic optimal transport between two collections with given affinities: balanced plans (Cuturi 2013), and
-unbalanced ones, which need not match all mass (Chizat et al. 2018).
-"""
+"""Entropic optimal transport: balanced plans (Cuturi 2013) and unbalanced ones (Chizat et al. 2018)."""
 
 from __future__ import annotations
 
@@ -275,9 +273,7 @@ def check_options(max_iter: int, tolerance: float, memory: int) -> None:
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Return matrices in one array library, on one device, without a graph; lists take the library of the others,
-    integers and booleans become float64.
-    """
+    """Return matrices in one library, on one device, without a graph; lists follow the others, integers are float64."""
     with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
     tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
@@ -476,9 +472,7 @@ class Anderson:
 
 @dataclass(frozen=True)
 class Iterate:
-    """A plan on the way, whose column potentials are to change by ``rest`` more, the row potentials by less than
-    ``change`` of the columns'; ``known``: whether these are good estimates.
-    """
+    """A plan on the way, whose columns are to change by ``rest`` more; ``known``: whether this is a good estimate."""
 
     u: np.ndarray
     v: np.ndarray

@@ -239,9 +239,7 @@ def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
 
 
 def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the squared linear circular distance of each pair of rows of u (b, n) and v (b, m), shape (b,): linearized
-    at the uniform distribution, to which the optimal shift is known (mean − 1/2), so that no search is needed.
-    """
+    """Return squared linear circular distances (b,) of rows of u (b, n) and v (b, m): the optimal shift is known."""
     multiple = math.lcm(u.shape[1], v.shape[1])
     unit = multiple * -(-(2**51) // multiple)  # the shift is a real number: use a unit below its rounding error
     shift = np.rint((v.mean(axis=1) - u.mean(axis=1)) * unit).astype(np.int64)

@@ -1,6 +1,4 @@
-"""Data of the Canonical paper: images, class prompts and captions embedded by two or more dual encoders, and small real
-data that replace the paper's: linear heads in closed form, class names, and emoji.
-"""
+"""Data of the Canonical paper: images, class prompts and captions of dual encoders, and data that replace them."""
 
 from __future__ import annotations
 
@@ -130,9 +128,7 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
 
 @dataclass(frozen=True)
 class Model:
-    """Embeddings by one dual encoder: unit rows of the images, shape (n, d), or None if only texts are available, and
-    of the prompts, shape (p, d), one per class and template.
-    """
+    """Unit rows by one dual encoder: images (n, d), or None, and prompts (p, d), one per class and template."""
 
     name: str
     images: np.ndarray | None
@@ -489,9 +485,7 @@ def _sample(variant: str | None) -> Collection:
 
 
 def _third_model(models: tuple[Model, ...], train: np.ndarray, owner: np.ndarray, template: np.ndarray) -> Model:
-    """Return heads on the images of one model and the prompts of another, fitted on each training image's first
-    prompt.
-    """
+    """Return heads on one model's images and another's prompts, fitted on each training image's first prompt."""
     images, prompts = models[0].images, models[1].prompts
     assert images is not None
     assert prompts is not None

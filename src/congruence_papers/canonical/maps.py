@@ -24,9 +24,7 @@ Mapped = Callable[[str, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """Data to evaluate on, in both models: ``labels`` (n,) are row numbers of the prototypes, and ``rows`` and
-    ``classes`` (q,) the images and classes that are queries.
-    """
+    """Data of both models: ``labels`` are rows of the prototypes, ``rows`` and ``classes`` (q,) what is queried."""
 
     images: tuple[np.ndarray | None, np.ndarray | None]
     texts: tuple[np.ndarray | None, np.ndarray | None]

@@ -122,9 +122,7 @@ Contents = tuple[Sequence[str], Sequence[str], ArrayLike, "Path | np.ndarray"]
 
 @dataclass(frozen=True)
 class Entry:
-    """Description of a known data set: ``folders`` are names that its folder may have, ``markers`` groups of files, of
-    which it contains all of one, and ``read`` reads a split.
-    """
+    """A known data set: names of its folder, groups of files of which it has all of one, and a reader of its splits."""
 
     name: str
     read: Callable[[Path, str], Contents]
@@ -308,9 +306,7 @@ _RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Mo
 
 
 def read_caltech101(folder: Path, split: str) -> Contents:
-    """Return a split of Caltech-101 (Fei-Fei et al., 2004) as in CoOp, without the background and the cropped faces;
-    ``all`` contains every image of the 100 classes, since the archive has no splits.
-    """
+    """Return a split of Caltech-101 (Fei-Fei et al., 2004) as in CoOp; ``all`` has every image of the 100 classes."""
     images = folder / "101_ObjectCategories"
     if split in SPLITS:
         coop = folder / "split_zhou_Caltech101.json"

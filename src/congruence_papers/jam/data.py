@@ -156,9 +156,7 @@ class JAMData(Data):
         layer: str | tuple[str, str] = "late",
         most: Mapping[str, int] | None = None,
     ) -> JAMParts:
-        """Split a task's items 70–15–15 by image, with at most ``most`` random items of ``"train"``, ``"validation"``,
-        ``"test"``.
-        """
+        """Split a task's items 70–15–15 by image, with at most ``most`` random items of each part."""
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
         division = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]

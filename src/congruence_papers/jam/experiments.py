@@ -1,6 +1,4 @@
-"""The figures and tables of JAM, and experiments that its paper does not have: how they are measured, and its claims
-about them.
-"""
+"""How the figures and tables of JAM, and experiments that its paper does not have, are measured."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ class Cell:
         return {"data": self.data.name, "pair": self.pair, **more}
 
     def add(self, fitted: Fitted, parts: JAMParts, at_best: Mapping[str, float] | None = None, **more: Any) -> None:
-        """Add the recalls of the task, with the metrics of its best step, and of its parts, each with its own group of
-        bars.
-        """
+        """Add the recalls of the task, with the metrics of its best step, and of its parts."""
         pair = str(more.pop("pair", pair_name(self.data, self.encoders)))
         for part, recall in fitted.measure(parts.items, parts.test, self.seed).items():
             values = {**recall, **((at_best or {}) if part == self.task else {})}
@@ -215,9 +211,7 @@ def record_item_tests(job: Job, pairs: ItemPairs, every: bool = False) -> None:
 
 
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return a mask, shape (n,), of the Pareto front: points for which no other point is at least as good in both
-    measures and better in one. A smaller ``cost`` and a larger ``gain`` are better.
-    """
+    """Return which points (n,) no other equals or beats in both smaller ``cost`` and larger ``gain``, one strictly."""
     no_worse = (cost[:, None] >= cost) & (gain[:, None] <= gain)  # of point j, compared with point i
     better = (cost[:, None] > cost) | (gain[:, None] < gain)
     return np.asarray(~(no_worse & better).any(axis=1))

@@ -119,9 +119,7 @@ class Fitted:
         return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered correctly, binary and 5-way (n, 2), as ``measure`` counts; None for the
-        text-only score.
-        """
+        """Return which items are answered correctly, binary and 5-way (n, 2); None for the text-only score."""
         return None if self.mapping is None else sugarcrepe_outcomes(items, *self._map(test), random_state=seed)
 
     def _map(self, test: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -1,6 +1,4 @@
-"""Data of SOTAlign: embeddings of images and texts by unimodal encoders, split for semi-supervised alignment; and data
-that replace the paper's.
-"""
+"""Data of SOTAlign: embeddings by unimodal encoders, split for alignment, and data that replace the paper's."""
 
 from __future__ import annotations
 

@@ -136,9 +136,7 @@ class Case:
         self.job.add_listed({"data": self.data.name, **what}, values, "chance")
 
     def distance(self, *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-        """Measure the distance of equation 14 between unpaired images, paired images, unpaired texts and paired texts,
-        shape (rows, d) each, with one draw of random circles.
-        """
+        """Measure equation 14 between unpaired images, paired images, unpaired texts and paired texts (rows, d)."""
         projections = 20 if self.job.quick else 500
         return distribution_shift(*clouds, normalize=True, n_projections=projections, repeats=1, random_state=seed)
 

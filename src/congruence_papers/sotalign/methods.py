@@ -31,9 +31,7 @@ def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) ->
 def encoder_agreement(
     data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
 ) -> float:
-    """Return the mutual k-NN of an image and a text encoder, on one random image and text of each common label
-    (SOTAlign, appendix B.2, figure 9).
-    """
+    """Return the mutual k-NN of two encoders on one random image and text of each common label (figure 9)."""
     rng = np.random.default_rng(seed)
     common = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
     common = np.sort(rng.permutation(common)[:rows])
