@@ -15,6 +15,7 @@ from congruence.evaluation.controls import DRAWS, ControlRows
 from congruence.maps import make_map
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
 from congruence.synthetic import random_rotation
+from congruence_papers.core import told
 
 Means = tuple[np.ndarray, np.ndarray | None]
 
@@ -129,14 +130,7 @@ def _within(view: EvaluationRows, modality: str, what: str, queries: np.ndarray)
 
 #: Maps by the names used in the configurations: the method and its parameters, see ``congruence.maps.make_map``.
 BASELINES: dict[str, tuple[str, dict[str, object]]] = {
-    "orthogonal": ("orthogonal", {"shrinkage": "full"}),
-    "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
-    "covered": ("orthogonal", {"shrinkage": "covered"}),
-    "filtered": ("orthogonal", {}),
-    "linear": ("linear", {}),
-    "least_squares": ("linear", {"ridge": 0.0}),
-    "mlp": ("mlp", {}),
-    "random": ("random", {}),
+    name: (kind, parameters) for name, (kind, parameters) in told("canonical")["methods"].items()
 }
 
 

@@ -14,21 +14,11 @@ from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.jam import Captions
-from congruence_papers.core import check_choice
+from congruence_papers.core import check_choice, told
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
 #: Methods that a table can compare, with their labels.
-BASELINES = {
-    "con": "Con",
-    "negcon": "NegCon",
-    "spread": "Spread",
-    "cca": "CCA",
-    "text_only": "text only",
-    "towers": "contrastive towers",
-    "towers_con": "Con on contrastive towers",
-    "towers_negcon": "NegCon on contrastive towers",
-    "towers_spread": "Spread on contrastive towers",
-}
+BASELINES: dict[str, str] = told("jam")["methods"]
 
 #: Inverse penalties of the logistic regression on texts; the validation items select one.
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -175,12 +165,7 @@ def _on_towers(towers: HeadsMap, parts: JAMParts) -> JAMParts:
 
 
 #: Every control, with its label in tables.
-CONTROLS = {
-    "none": "as they are",
-    "noise": "images: white noise",
-    "others": "captions of other images",
-    "unrelated": "unrelated texts",
-}
+CONTROLS: dict[str, str] = told("jam")["controls"]
 
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
