@@ -428,9 +428,7 @@ def as_embeddings(
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return both arguments as embeddings, ready for ``join``. Two pandas objects are paired by their indexes, as
-    pandas would do, if either index is not the default one.
-    """
+    """Return both as embeddings, ready for ``join``; pandas objects are paired by an index that is not the default."""
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
         # One frame is shuffled and the other has the default index 0, 1, 2, …: pairing by position would be wrong.

@@ -50,9 +50,7 @@ TOLERANCE = 1e-4
 def write_folder(
     path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, object], card: str, *, force: bool = False
 ) -> Path:
-    """Write arrays, configuration (what JSON can hold) and model card as one folder, atomically. ``force`` replaces an
-    existing map, never anything else. Raises OutputExistsError, StorageError.
-    """
+    """Write arrays, configuration and model card as one folder, atomically; ``force`` replaces a map, nothing else."""
     import safetensors.numpy
 
     # safetensors.numpy writes the buffer of a transposed view in memory order, which silently scrambles the array.

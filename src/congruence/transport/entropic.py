@@ -387,9 +387,7 @@ class Goal:
 
 
 class Sample:
-    """Rows of a plan, evenly spaced, from which L1 norms of all rows are estimated; those of ``kernel``, if it is held
-    as a whole, are not computed again.
-    """
+    """Rows of a plan, evenly spaced, that estimate L1 norms of all; a whole ``kernel`` gives them."""
 
     def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray, kernel: Kernel | None = None) -> None:
         self._rows = slice(None, None, max(1, affinity.shape[0] // ROWS))

@@ -87,9 +87,7 @@ def edit_captions(
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Return the captions in a table, such as a ``.csv``, with the columns ``id``, that of the image or the name of
-    its class, and ``caption``.
-    """
+    """Return the captions in a table with columns ``id``, an image's or its class's name, and ``caption``."""
     columns = (read_column(f"{path}:{name}") for name in ("id", "caption"))
     captions = [(str(i).strip(), str(caption).strip()) for i, caption in zip(*columns, strict=True)]
     if not captions:

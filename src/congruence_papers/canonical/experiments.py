@@ -107,9 +107,7 @@ class Case:
         return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
 
     def means(self, anchors: np.ndarray | None = None, classes: np.ndarray | None = None) -> dict[str, Means]:
-        """Return the means that a map exchanges: of the anchors, by default all, and of the other modality's rows of
-        ``classes``, by default all that are not held out.
-        """
+        """Return the means that a map exchanges: of the anchors, and of the other modality's rows of ``classes``."""
         data, pair = self.data, self.pair
         own = data.anchors(self.modality) if anchors is None else anchors
         if classes is None:

@@ -1,6 +1,4 @@
-"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split; and data that
-replace the paper's: made-up scenes, SugarCrepe's captions with surrogate images, photos with class names.
-"""
+"""Data of JAM: images, captions and wrong captions by unimodal encoders, their split, and data in their place."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class JAMParts:
-    """One split of a task's items: for training, for validation in the form of ``congruence.train.JAM.fit``, and for
-    the test, with the rows (n, d), (n, e) and (n, e) of images, captions and wrong captions.
-    """
+    """One split of a task: for training, for validation as ``JAM.fit`` takes it, and rows for the test."""
 
     train: Captions
     validation: tuple[Any, ...]

@@ -92,9 +92,7 @@ _TOWER_STEPS = 300
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method that can be scored on test items: a map, after that of the ``towers`` if it is fitted on these,
-    or a score of the texts alone; without any, vectors that already share a space.
-    """
+    """A fitted method to score on test items: a map, maybe after ``towers``, a score of texts, or nothing to apply."""
 
     mapping: HeadsMap | None = None
     towers: HeadsMap | None = None
