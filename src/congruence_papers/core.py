@@ -145,9 +145,6 @@ class Term:
     """A number that claims speak of: a mean of the case at hand (``mean``), or arithmetic with such numbers.
 
     A comparison of terms is a claim, and its own words.
-
-    >>> (mean("text_cosine", x="max") >= 0.95 * mean("text_cosine", "oracle")).words
-    'text_cosine (x max) is at least 0.95 × text_cosine oracle'
     """
 
     words: str
@@ -191,14 +188,9 @@ def mean(metric: str, quantity: str | None = None, **keys: object) -> Term:
     return Term(words, lambda v: v(metric, quantity, **keys))
 
 
-def highest(*terms: Term) -> Term:
-    """Return the highest of some numbers, or with ``lowest`` the lowest."""
-    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: max(term.value(v) for term in terms))
-
-
-def lowest(*terms: Term) -> Term:
-    """Return the lowest of some numbers."""
-    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: min(term.value(v) for term in terms))
+def extreme(choose: Callable[[Iterable[float]], float], *terms: Term) -> Term:
+    """Return the highest or the lowest of some numbers, as ``choose`` is max or min."""
+    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: choose(term.value(v) for term in terms))
 
 
 _RELATIONS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
@@ -248,7 +240,9 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
     **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le},
 }
-_FUNCTIONS: dict[str, Callable[..., Term]] = {"highest": highest, "lowest": lowest, "abs": abs}
+_FUNCTIONS: dict[str, Callable[..., Term]] = {
+    **{"highest": partial(extreme, max), "lowest": partial(extreme, min), "abs": abs}
+}
 
 
 def read_claim(text: str) -> Claim:
