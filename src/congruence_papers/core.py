@@ -240,9 +240,7 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
     **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le},
 }
-_FUNCTIONS: dict[str, Callable[..., Term]] = {
-    **{"highest": partial(extreme, max), "lowest": partial(extreme, min), "abs": abs}
-}
+_FUNCTIONS: dict[str, Any] = {"highest": partial(extreme, max), "lowest": partial(extreme, min), "abs": abs}
 
 
 def read_claim(text: str) -> Claim:
