@@ -231,9 +231,7 @@ class Embeddings:
         return self.take(np.asarray(which) if isinstance(which, bool) else which)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a copy of the vectors as a DataFrame with one row per item (extra ``pandas``), whose index ``id``
-        holds the ids.
-        """
+        """Return a copy of the vectors as a DataFrame (extra ``pandas``), whose index ``id`` holds the ids."""
         pd = require("pandas", extra="pandas")
         index = pd.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
         return pd.DataFrame(self.vectors.copy(), index=index)
@@ -258,9 +256,7 @@ class Embeddings:
         return self.vectors.mean(axis=0, dtype=np.float64)
 
     def take(self, which: Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings:
-        """Return the selected rows, in the order given: ids as strings, or a boolean mask or row numbers as for a NumPy
-        array. Raises IdError.
-        """
+        """Return rows in the order given: ids as strings, a mask, or row numbers. Raises IdError."""
         values = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
         if not isinstance(which, (list, tuple)):
             array = np.asarray(which)
@@ -432,9 +428,7 @@ def as_embeddings(
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return both arguments as embeddings, ready for ``join``. Two pandas objects are paired by their indexes, as
-    pandas would do, if either index is not the default one.
-    """
+    """Return both as embeddings, ready for ``join``; pandas objects are paired by an index that is not the default."""
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
         # One frame is shuffled and the other has the default index 0, 1, 2, …: pairing by position would be wrong.
@@ -492,9 +486,7 @@ def by_modality(
 
 
 def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
-    """Return both sides, with tables read once; refuse those whose rows would be paired by position although their ids
-    are in a different order.
-    """
+    """Return both sides, with tables read once; refuse rows paired by position whose ids are in another order."""
     X, Y = read_once(X), read_once(Y)
     ours, theirs = (
         (one.ids if one.has_ids else None) if isinstance(one, Embeddings) else split_ids(one)[1] for one in (X, Y)

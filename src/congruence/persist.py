@@ -50,9 +50,7 @@ TOLERANCE = 1e-4
 def write_folder(
     path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, object], card: str, *, force: bool = False
 ) -> Path:
-    """Write arrays, configuration (what JSON can hold) and model card as one folder, atomically. ``force`` replaces an
-    existing map, never anything else. Raises OutputExistsError, StorageError.
-    """
+    """Write arrays, configuration and model card as one folder, atomically; ``force`` replaces a map, nothing else."""
     import safetensors.numpy
 
     # safetensors.numpy writes the buffer of a transposed view in memory order, which silently scrambles the array.
@@ -177,9 +175,7 @@ def _plain(value: object) -> object:
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:
-    """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported
-    to be.
-    """
+    """Return the SHA-256 of all of ``config.json`` that affects mapped vectors or the scores that are reported."""
     names = ("kind", "parameters", "facts", "scores", "role", "readout", "weights_sha256")
     content = {name: config.get(name) for name in names}
     for side in ("source_space", "target_space"):
@@ -193,9 +189,7 @@ def numbers_digest(config: Mapping[str, object]) -> str:
 
 
 def download_folder(repo_id: str, *, revision: str | None = None, token: str | None = None) -> Path:
-    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub and return the local folder; the token is never
-    stored.
-    """
+    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub; the token is never stored."""
     hub = require("huggingface_hub", extra="hub")
     files = [WEIGHTS, CONFIG, CARD]
     try:

@@ -1,6 +1,4 @@
-"""Train from files: a recipe names the files, the method and its parameters, and ``run_recipe`` reads, splits,
-trains and scores.
-"""
+"""Train from files: ``run_recipe`` reads, splits, trains and scores what a recipe names."""
 
 from __future__ import annotations
 
@@ -437,9 +435,7 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
 
 @dataclass(frozen=True)
 class Run(Tuned):
-    """Result of ``run_recipe``: the best map, how it was chosen, and all pairs; ``score`` is NaN without validation
-    pairs.
-    """
+    """Result of ``run_recipe``: the best map, how it was chosen, and all pairs; ``score`` may be NaN."""
 
     items: LabeledPairs
 

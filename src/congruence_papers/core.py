@@ -1,14 +1,13 @@
-"""What the papers share: experiments and their claims, the data they run on, and a run that collects what they
-measure.
-"""
+"""What the papers share: experiments, their claims and data, and a run that collects what they measure."""
 
 from __future__ import annotations
 
+import ast
 import json
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -146,9 +145,6 @@ class Term:
     """A number that claims speak of: a mean of the case at hand (``mean``), or arithmetic with such numbers.
 
     A comparison of terms is a claim, and its own words.
-
-    >>> (mean("text_cosine", x="max") >= 0.95 * mean("text_cosine", "oracle")).words
-    'text_cosine (x max) is at least 0.95 × text_cosine oracle'
     """
 
     words: str
@@ -192,14 +188,9 @@ def mean(metric: str, quantity: str | None = None, **keys: object) -> Term:
     return Term(words, lambda v: v(metric, quantity, **keys))
 
 
-def highest(*terms: Term) -> Term:
-    """Return the highest of some numbers, or with ``lowest`` the lowest."""
-    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: max(term.value(v) for term in terms))
-
-
-def lowest(*terms: Term) -> Term:
-    """Return the lowest of some numbers."""
-    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: min(term.value(v) for term in terms))
+def extreme(choose: Callable[[Iterable[float]], float], *terms: Term) -> Term:
+    """Return the highest or the lowest of some numbers, as ``choose`` is max or min."""
+    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: choose(term.value(v) for term in terms))
 
 
 _RELATIONS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
@@ -244,10 +235,38 @@ class Claim:
         return {"claim": self.words, "held": held, "of": checked, "failed": failed}
 
 
-def beats(metric: str, series: str, *others: str, by: float = 0.0) -> Claim:
-    """Claim that a metric is higher for one series than for others, by more than a margin."""
-    bound = highest(*(mean(metric, series=other) for other in others))
-    return mean(metric, series=series) > (bound + by if by else bound)
+#: Operators of a claim's text, and functions of terms; other names are metrics, called like ``mean``.
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
+    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le},
+}
+_FUNCTIONS: dict[str, Any] = {"highest": partial(extreme, max), "lowest": partial(extreme, min), "abs": abs}
+
+
+def read_claim(text: str) -> Claim:
+    """Return the claim of a comparison in the syntax of Python.
+
+    >>> read_claim("text_cosine(x='max') >= 0.95 * text_cosine('oracle')").words
+    'text_cosine (x max) is at least 0.95 × text_cosine oracle'
+    """
+
+    def read(node: Any) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return mean(node.id)
+            case ast.Call(func=ast.Name(id=name)):
+                options = {str(word.arg): read(word.value) for word in node.keywords}
+                return _FUNCTIONS.get(name, partial(mean, name))(*map(read, node.args), **options)
+            case ast.BinOp():
+                return _OPERATORS[type(node.op)](read(node.left), read(node.right))
+            case ast.Compare(ops=[relation], comparators=[bound]):
+                return _OPERATORS[type(relation)](read(node.left), read(bound))
+        raise ValueError(f"{ast.unparse(node)} in a claim")
+
+    claim: Claim = read(ast.parse(text, mode="eval").body)
+    return claim
 
 
 def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
@@ -268,9 +287,7 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = 
 
 @dataclass(frozen=True)
 class Study:
-    """How experiments of one kind are measured: ``measure`` takes an ``ExperimentJob``; each draw resamples
-    ``resampled``.
-    """
+    """How experiments of one kind are measured; each draw resamples ``resampled``."""
 
     measure: Callable[[ExperimentJob[Any]], None]
     resampled: str
@@ -287,7 +304,7 @@ class Experiment:
     ``data``: its data sets; ``sample_data``: data to run on without the paper's weights, the first by default;
     ``variant``: variant of the sample data that it needs; ``seeds``: number of draws; ``metrics``: keys of
     ``Paper.metrics``, in the order of the panels; ``parameters``: those of the kind, where they differ from its
-    defaults; ``numbers``: those that the paper prints, by default those of ``printed.json``.
+    defaults; ``numbers``: those that the paper prints.
     """
 
     name: str
@@ -306,51 +323,58 @@ class Experiment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        if self.numbers is None:
-            object.__setattr__(self, "numbers", _printed().get(self.name))
-
     def facts(self) -> dict[str, Any]:
         """Return the description as plain data."""
         facts = {name: value for name, value in vars(self).items() if name != "claims"}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
 
 
-_LISTS = ("models", "data", "sample_data")
-
-
-def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experiment]:
-    """Return a function ``(name, title, section, kind, claim, *claims, **more)`` that makes experiments of a paper.
-
-    Names and kinds get the paper's ``prefix``; names of models and data are separated by spaces.
-    """
-
-    def make(name: str, title: str, section: str, kind: str, claim: str, *claims: Claim, **more: Any) -> Experiment:
-        name, kind = (f"{prefix}-{name}", f"{prefix}_{kind}") if prefix else (name, kind)
-        values = {**defaults, **more}
-        values |= {key: tuple(values[key].split()) for key in _LISTS if isinstance(values[key], str)}
-        return Experiment(name, title, section, kind, claim, claims, **values)
-
-    return make
-
-
 @cache
-def _printed() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("printed.json").read_bytes())
-    return found
+def told(paper: str) -> dict[str, Any]:
+    """Return what ``experiments.json`` says of a paper."""
+    facts: dict[str, Any] = json.loads(Path(__file__).with_name("experiments.json").read_bytes())[paper]
+    return facts
+
+
+def told_of_sample(paper: str, name: str, **numbers: object) -> dict[str, Any]:
+    """Return title, stand-in, sizes and notes of data that replace a paper's; the notes mention the numbers."""
+    facts: dict[str, Any] = told(paper)["samples"][name]
+    return facts | {key: tuple(note.format(**numbers) for note in facts[key]) for key in ("notes",) if key in facts}
+
+
+def described(
+    paper: str, studies: Iterable[Callable[[ExperimentJob[Any]], None]]
+) -> tuple[tuple[Experiment, ...], dict[str, Study], dict[str, str], dict[str, tuple[str, str]]]:
+    """Return a paper's experiments, kinds, metrics and drawings as ``experiments.json`` describes them.
+
+    A kind is measured by the study of its name. An entry describes several figures, with what differs between them.
+    """
+    facts = told(paper)
+    by_name = {study.__name__: study for study in studies}
+    kinds = {kind: Study(by_name[kind.removeprefix(f"{paper}_")], **own) for kind, own in facts["kinds"].items()}
+    experiments = []
+    for entry in facts["experiments"]:
+        for name, own in entry["figures"].items():
+            values = {"claims": [], **facts["defaults"], **entry, **own}
+            del values["figures"]
+            values["claims"] = list(map(read_claim, values["claims"]))
+            values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+            experiments.append(Experiment(name, **values))
+    drawings = {name: (why, section) for name, (why, section) in facts["drawings"].items()}
+    return tuple(experiments), kinds, facts["metrics"], drawings
 
 
 @dataclass(frozen=True)
 class Paper:
     """A paper: its experiments, and how its data are opened.
 
-    ``metrics``: axis labels of the metrics; ``data_type``: type of its data, a subclass of ``Data``;
+    ``experiments`` to ``drawings`` are what ``described`` returns: ``metrics`` are axis labels, ``drawings`` figures
+    and tables without numbers, with the reason and the section; ``data_type``: type of its data, of ``Data``;
     ``open_sample``: ``open_sample(name, file, variant, cache=…, log=…)`` opens data that replace the paper's;
     ``open_models``: ``open_models(experiment, models, data=…, file=…, root=…, cache=…, log=…, **options)`` opens
     embeddings by models; ``count``: words for the numbers of rows in ``Data.facts``; ``choices``: allowed values of
-    parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition;
-    ``drawings``: figures and tables without numbers: the reason, and the section; ``seeds``: seeds of a number of
-    draws.
+    parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition; ``seeds``:
+    seeds of a number of draws.
     """
 
     name: str
@@ -358,6 +382,7 @@ class Paper:
     experiments: tuple[Experiment, ...]
     kinds: Mapping[str, Study]
     metrics: Mapping[str, str]
+    drawings: Mapping[str, tuple[str, str]]
     data_type: type[Data]
     sample_data: tuple[str, ...]
     open_sample: Callable[..., Data]
@@ -365,7 +390,6 @@ class Paper:
     count: Callable[[Mapping[str, Any]], str]
     choices: Mapping[str, Collection[str]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[str, Callable[[Any], bool]]] = field(default_factory=dict)
-    drawings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     seeds: Callable[[int], list[int]] = lambda draws: list(range(draws))
 
     def parameters(self, experiment: Experiment, changed: Mapping[str, Any]) -> dict[str, Any]:

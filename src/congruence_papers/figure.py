@@ -229,9 +229,7 @@ def _draw_lines(panel: Panel, ax: Axes) -> None:
 
 
 def draw_experiment(results: Results, pictures: Mapping[str, bytes] | None = None) -> Figure:
-    """Draw a paper's figure: its panels, three per row, then examples, the paper's claim, and the data; pictures that
-    cannot be read are replaced by their text.
-    """
+    """Draw a paper's figure: panels, three per row, examples (text for unreadable pictures), the claim and the data."""
     shown = panels(results)
     columns = min(3, max(1, len(shown)))
     width = max(columns * (WIDTH + _GAP), 560)

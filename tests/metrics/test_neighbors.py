@@ -354,7 +354,9 @@ def test_tied_strangers_agree_by_chance(kind, ordered):
     "name",
     ["cknna", "mutual_knn", "cycle_knn", *(pytest.param(n, marks=pytest.mark.long) for n in ("lcs_knn", "edit_knn"))],
 )
-@pytest.mark.parametrize("kind", ["labels", "8-bit codes", "failed encodes"])
+@pytest.mark.parametrize(
+    "kind", ["labels", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("8-bit codes", "failed encodes"))]
+)
 def test_p_values_of_tied_strangers_are_uniform(name, kind):
     metric, n, draws = ALL[name], 60, 39
     ps = []

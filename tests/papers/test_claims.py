@@ -6,7 +6,7 @@ import pytest
 
 from congruence_papers import Model, run
 from congruence_papers.canonical import open_sample
-from congruence_papers.core import judge, mean
+from congruence_papers.core import judge, mean, read_claim
 
 
 def row(mean, metric="text_cosine", quantity="after", **more):
@@ -21,6 +21,17 @@ def test_a_claim_is_checked_for_every_pair_and_says_where_it_failed():
     assert (one["held"], one["of"]) == (1, 2)
     assert one["failed"] == [{"data": "d", "pair": "a → c", "value": 0.7, "bound": 0.8}]
     assert (mean("text_cosine", series="random") > 0.5).judge(rows)["held"] == 0
+
+
+def test_a_claim_as_text_is_the_claim_as_python():
+    given = [row(v, series=name) for name, v in (("a", 0.5), ("b", 0.9), ("c", 0.7))]
+    read = read_claim("abs(text_cosine(series='a') - text_cosine(series='c')) + 0.1 < lowest(text_cosine(series='b'))")
+    made = abs(mean("text_cosine", series="a") - mean("text_cosine", series="c")) + 0.1
+    assert read.words == f"{made.words} is below each of text_cosine (b)"
+    assert (read.judge(given)["held"], read.judge(given)["of"]) == (1, 1)
+    assert read_claim("text_cosine(series='b') > 2 * text_cosine(series='c')").judge(given)["held"] == 0
+    with pytest.raises(ValueError, match="in a claim"):
+        read_claim("text_cosine.__class__ > 0")
 
 
 def test_curves_have_ends_and_every_part_counts():

@@ -139,7 +139,7 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
     )
     kinds = {"dice_mean": Study(mean_of_throws, "the throws", {"throws": 10})}
     dice = Paper(
-        *("dice", "the dice paper", (one,), kinds, {"eyes": "mean number of eyes"}, Throws, ("loaded", "fair")),
+        *("dice", "the dice paper", (one,), kinds, {"eyes": "mean number of eyes"}, {}, Throws, ("loaded", "fair")),
         lambda name, *_, **__: Throws(name, stand_in="stand-in: a made-up die"),
         lambda experiment, models, **_: [],
         lambda facts: f"{facts['throws']} throws",

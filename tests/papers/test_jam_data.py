@@ -8,11 +8,11 @@ import pytest
 
 from congruence.datasets import CATEGORIES
 from congruence.errors import InputError, MissingExtraError, ParameterError, ShapeError
-from congruence_papers import JAMData
+from congruence_papers import PAPERS, JAMData
 from congruence_papers.jam import open_sample
 from congruence_papers.jam.data import CAPTION_FEATURES, caption_features, unrelated_sentences
 from congruence_papers.jam.experiments import cases, measure_statistics
-from congruence_papers.jam.methods import METRICS, Fitted, fit_baseline, fit_text_only
+from congruence_papers.jam.methods import Fitted, fit_baseline, fit_text_only
 
 pytestmark = pytest.mark.long
 
@@ -151,7 +151,7 @@ def test_measures_of_rotated_and_of_unrelated_rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 10)) * np.arange(1, 11)
     Q = np.linalg.qr(rng.standard_normal((10, 10)))[0]
-    every = [key for key in METRICS if key.startswith(("cca", "cka", "svcca", "cknna"))]
+    every = [key for key in PAPERS["jam"].metrics if key.startswith(("cca", "cka", "svcca", "cknna"))]
     same = measure_statistics(X, X @ Q, every)
     assert set(same) == set(every)
     assert all(value == pytest.approx(1.0, abs=1e-6) for value in same.values())

@@ -45,14 +45,14 @@ def tight(d):
 def test_hundreds_of_models_stay_inside_the_bound():
     rng = np.random.default_rng(0)
     useful = 0
-    for _ in range(600):
+    for _ in range(200):
         bound = linear_bound(*models(draw(rng)))
         if np.isfinite(bound.value):
             assert leftover(bound) <= 0
             assert bound.conditions["sharp"] <= bound.value * (1 + 1e-9)
             assert bound.measured <= bound.conditions["sharp"] * (1 + 1e-9) + 1e-12 / bound.conditions["sigma_min"]
         useful += not bound.vacuous
-    assert 72 < useful < 600  # both the useful and the vacuous are among them
+    assert 24 < useful < 200  # both the useful and the vacuous are among them
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1e-4, 0.05, 0.5]))

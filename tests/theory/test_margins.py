@@ -66,7 +66,7 @@ def test_the_proposition_never_fails_where_its_assumption_holds():
     rng = np.random.default_rng(1)
     counts = {"safe & right": 0, "safe & wrong": 0, "unsafe & right": 0, "unsafe & wrong": 0}
     held = 0
-    for _ in range(750):
+    for _ in range(250):
         d = int(rng.integers(2, 9))
         K, d_target, r = int(rng.integers(2, 7)), d + int(rng.integers(0, 3)), int(rng.integers(1, d + 1))
         models = exact_models(rng, K=K, d=d, d_target=d_target, r=r, outside=rng.uniform(0, 1))
@@ -79,18 +79,18 @@ def test_the_proposition_never_fails_where_its_assumption_holds():
             assert found.right.all()
         for what, number in found.confusion().items():
             counts[what] += number
-    assert held > 75
+    assert held > 25
     assert counts["safe & wrong"] == 0
-    assert counts["safe & right"] > 750
-    assert counts["unsafe & wrong"] > 75  # the condition is not always met, and then retrieval can fail
-    assert counts["unsafe & right"] > 75
+    assert counts["safe & right"] > 250
+    assert counts["unsafe & wrong"] > 25  # the condition is not always met, and then retrieval can fail
+    assert counts["unsafe & right"] > 25
 
 
 def test_what_is_certified_is_right_in_any_two_models():
     rng = np.random.default_rng(2)
     certified = {"safe & right": 0, "safe & wrong": 0, "unsafe & right": 0, "unsafe & wrong": 0}
     plain_wrong = 0
-    for _ in range(750):
+    for _ in range(250):
         d = int(rng.integers(2, 9))
         K, r = int(rng.integers(2, 7)), int(rng.integers(1, d + 1))
         F, G, G_target, Q = exact_models(rng, K=K, d=d, d_target=d + 1, r=r, outside=rng.uniform(0, 1))
@@ -105,8 +105,8 @@ def test_what_is_certified_is_right_in_any_two_models():
         for what, number in found.confusion(found.certified).items():
             certified[what] += number
     assert certified["safe & wrong"] == 0
-    assert certified["safe & right"] > 125
-    assert plain_wrong > 25  # γ_c > 2η_c alone is not enough once the assumption is off
+    assert certified["safe & right"] > 40
+    assert plain_wrong > 8  # γ_c > 2η_c alone is not enough once the assumption is off
 
 
 def test_large_residuals_break_retrieval():

@@ -74,7 +74,7 @@ def test_polar_factor_against_scipy():
 def test_images_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(1)
     counts = {"finite": 0, "useful": 0}
-    for _ in range(600):
+    for _ in range(200):
         p = draw(rng, full=True)
         A = procrustes(p.F, p.F_target) + rng.choice([0, 1e-4, 0.1]) * rng.standard_normal(p.rotation.shape)
         bound = orthogonal_bound(p.F, p.F_target, A, kappa_above(p.F))
@@ -86,14 +86,14 @@ def test_images_stay_inside_the_bound_in_hundreds_of_models():
             assert bound.conditions["sharp"] <= bound.value + 1e-12
             counts["finite"] += 1
             counts["useful"] += not bound.vacuous
-    assert counts["finite"] > 120
-    assert counts["useful"] > 24
+    assert counts["finite"] > 40
+    assert counts["useful"] > 8
 
 
 def test_texts_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(2)
     useful = 0
-    for _ in range(600):
+    for _ in range(200):
         p = draw(rng, full=True)
         Q = p.rotation if rng.random() < 0.5 else procrustes(p.F, p.F_target)
         bound = text_bound(*models(p), Q)
@@ -101,7 +101,7 @@ def test_texts_stay_inside_the_bound_in_hundreds_of_models():
         assert kept(bound, "sharp")
         assert bound.conditions["sharp"] <= bound.value * (1 + 1e-9)
         useful += not bound.vacuous
-    assert 72 < useful < 600
+    assert 24 < useful < 200
 
 
 @pytest.mark.long

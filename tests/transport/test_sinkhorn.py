@@ -60,7 +60,9 @@ def converged(A, epsilon, r, c):
     ("d", "epsilon"),
     [(8, 0.01), *(pytest.param(*case, marks=pytest.mark.long) for case in ((8, 0.05), (2, 0.02), (64, 0.01)))],
 )
-@pytest.mark.parametrize("start", ["random", "blocks", "copies", "far"])
+@pytest.mark.parametrize(
+    "start", ["random", *(pytest.param(name, marks=pytest.mark.long) for name in ("blocks", "copies", "far"))]
+)
 def test_the_error_that_is_said_is_that_of_the_plan(d, epsilon, start):
     """On problems that converge fast and slowly; at least a third of it, and seldom ten times as much."""
     X, Y = clouds(60, 50, d=d, seed=2)

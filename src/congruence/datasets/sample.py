@@ -1,6 +1,4 @@
-"""The bundled samples: embeddings by pairs of small, independently trained dual encoders, of images that neither was
-trained on.
-"""
+"""The bundled samples: images that neither of two small, independently trained dual encoders was trained on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023); JAM is trained on
-it.
-"""
+"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023)."""
 
 from __future__ import annotations
 
@@ -42,6 +40,11 @@ class SugarCrepe:
     def images(self) -> np.ndarray:
         """The distinct file names, sorted."""
         return np.unique(self.filenames)
+
+    @property
+    def tasks(self) -> np.ndarray:
+        """The task of each item: the part of its category before ``_``."""
+        return np.array([category.partition("_")[0] for category in self.categories.tolist()])
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> SugarCrepe:
         """Return some of the items, selected by a mask or by row numbers."""

@@ -1,6 +1,4 @@
-"""Texts to use as anchors: a map between two image–text models can be fitted on their text encoders' vectors of these
-texts.
-"""
+"""Texts to use as anchors of a map between two image–text models."""
 
 from __future__ import annotations
 

@@ -338,9 +338,7 @@ def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) ->
 
 
 def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine, shape (n,);
-    for ties the probability of this in a random order.
-    """
+    """Return whether each query's own gallery row is among its k nearest (n,); for ties, with what probability."""
     # In float64, so that copies of a row tie and other rows do not.
     Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
     tie = 4 * float(np.finfo(np.float32).eps) * np.sqrt(Q.shape[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -75,9 +75,7 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes (n, 2) that ``sugarcrepe_recall`` averages, to compare two models item by item: the
-    probability that the correct caption is chosen of two, and of all.
-    """
+    """Return the outcomes of each item (n, 2), of two captions and of all, that ``sugarcrepe_recall`` averages."""
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
 
@@ -119,18 +117,14 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 def _rows(
     parts: list[tuple[str, np.ndarray]], binary: np.ndarray, choice: np.ndarray | None, ties: np.ndarray
-) -> list[Any]:
-    """Return the means over the items of each part, as ``TaskRow``."""
-    return [
-        {
-            "task": name,
-            "n": int(mask.sum()),
-            "binary": float(binary[mask].mean()),
-            "choice": None if choice is None else float(choice[mask].mean()),
-            "ties": int(ties[mask].sum()),
-        }
-        for name, mask in parts
-    ]
+) -> list[dict[str, Any]]:
+    """Return the means over the items of each part."""
+    rows = []
+    for name, mask in parts:
+        means = [None if scores is None else float(scores[mask].mean()) for scores in (binary, choice)]
+        rows.append({"task": name, "n": int(mask.sum()), "binary": means[0], "choice": means[1]})
+        rows[-1]["ties"] = int(ties[mask].sum())
+    return rows
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
@@ -138,9 +132,11 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
     texts differ from each other and from the item's own: the same for every model.
     """
     check_seed(random_state)
-    check_choices(options)
+    check_positive(options, "options", integer=True)
+    if options < 2:
+        raise ParameterError(f"Got `options={options}`; expected at least 2.", "Pass `options=2` or more.")
     out = np.empty((len(items), options - 2), dtype=np.int64)
-    tasks = _task_of(items)
+    tasks = items.tasks
     for number, task in enumerate(np.unique(tasks)):
         rng = np.random.default_rng([random_state, number])
         pool = np.flatnonzero(tasks == task)
@@ -160,13 +156,6 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
                 )
             out[i] = chosen
     return out
-
-
-def check_choices(options: int) -> None:
-    """Check that there are at least two captions to choose from."""
-    check_positive(options, "options", integer=True)
-    if options < 2:
-        raise ParameterError(f"Got `options={options}`; expected at least 2.", "Pass `options=2` or more.")
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:
@@ -193,13 +182,9 @@ def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     return np.where(beaten, 0.0, 1 / (1 + equal))
 
 
-def _task_of(items: SugarCrepe) -> np.ndarray:
-    return np.array([category.partition("_")[0] for category in items.categories.tolist()])
-
-
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
     """Return a mask of the items of each task, of the parts of swap, and of each category of tasks with several."""
-    tasks, order = _task_of(items), same_words(items)
+    tasks, order = items.tasks, same_words(items)
     parts = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"
     parts += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
@@ -208,16 +193,6 @@ def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
         if (tasks[~mask] == category.partition("_")[0]).any():  # otherwise it equals the line of the task
             parts.append((words, mask))
     return [(task, mask) for task, mask in parts if mask.any()]
-
-
-class TaskRow(TypedDict):
-    """A line of ``recall_by_task``; ``choice`` is None where too few captions can be drawn."""
-
-    task: str
-    n: int
-    binary: float
-    choice: float | None
-    ties: int
 
 
 def recall_by_task(
@@ -230,14 +205,12 @@ def recall_by_task(
     texts: np.ndarray | None = None,
     options: int = 5,
     random_state: int = 0,
-) -> tuple[list[TaskRow], str | None]:
+) -> tuple[list[dict[str, Any]], str | None]:
     """Measure recall at 1 by task: between a caption (n, d) and its wrong captions (n, k, d), and among these and
     distractors, which are captions of another image by ``groups``; ``texts`` (n, 1 + k) identify equal texts, by
     default those with identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice``
     is None because there are too few captions to draw.
     """
-    check_seed(random_state)
-    check_choices(options)
     V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
     n, k, width = np.shape(wrong)
     N = normalize_rows(np.asarray(wrong, np.float64).reshape(n * k, width))
@@ -253,9 +226,7 @@ def recall_by_task(
     items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, text_ids[:, 0], text_ids[:, 1])
     binary, choice, note = chosen(right, other), None, None
     try:
-        drawn = (
-            np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)]) if options > 2 else other[:, :0]
-        )
+        drawn = np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)])
         choice = chosen(right, np.concatenate([other, drawn], axis=1))
     except TooFewAnchorsError:
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."

@@ -26,9 +26,7 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Rows that replace the mapped ones: ``lengths`` (n,) from ``center`` (d,), which is the mean of the compared rows
-    too if ``in_sample``, in a rotated space of ``width`` ≥ d.
-    """
+    """Rows in place of mapped ones: ``lengths`` (n,) from ``center`` (d,), in a rotated space of ``width`` ≥ d."""
 
     center: np.ndarray
     lengths: np.ndarray

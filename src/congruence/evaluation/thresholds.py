@@ -132,9 +132,7 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation from ``new`` and ``old`` queries (m, d) and rows of the index (n, d).
-    Without ``judgments`` all pairs are irrelevant.
-    """
+    """Fit and cross-validate a translation; without ``judgments`` all pairs are irrelevant."""
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
     rng = np.random.default_rng(random_state)

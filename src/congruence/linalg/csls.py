@@ -54,9 +54,7 @@ class ScaledSimilarity:
             yield part, 2.0 * S - self.r_b
 
     def soft_means(self, U: np.ndarray, V: np.ndarray, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each row of A, the mean of V (m, d_v) weighted by the softmax of its CSLS, and for each row of B
-        that of U (n, d_u).
-        """
+        """Return means of V (m, d_v) for A's rows, by the softmax of CSLS, and of U (n, d_u) for B's rows."""
         # CSLS of unit rows is at most 4, so no exponential overflows, and one matrix serves rows and columns.
         of_a, of_b, total = np.empty((len(U), V.shape[1]), V.dtype), np.zeros((len(V), U.shape[1])), np.zeros(len(V))
         for part, scaled in self.blocks():
@@ -90,7 +88,5 @@ class ScaledSimilarity:
 def mutual_neighbors(
     A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, block_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pairs of unit rows of A (n, d) and B (m, d) that are each other's nearest under CSLS: rows of A,
-    ascending, rows of B, and the CSLS (k,). Equal scores go to the lowest row number.
-    """
+    """Return the rows of A and of B that are each other's nearest under CSLS, and the CSLS (k,)."""
     return ScaledSimilarity(A, B, n_neighbors, block_rows=block_rows).mutual()

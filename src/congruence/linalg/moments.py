@@ -1,6 +1,4 @@
-"""One-pass, mergeable means and cross-covariances: sums over paired rows from which a rotation or linear map can be
-computed, gathered block by block, in any order, on any number of machines.
-"""
+"""One-pass, mergeable means and cross-covariances of paired rows, from which a rotation or linear map is computed."""
 
 from __future__ import annotations
 

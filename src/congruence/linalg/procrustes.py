@@ -114,7 +114,5 @@ def near_identity(svd: CrossSVD, weight: float) -> tuple[np.ndarray, np.ndarray]
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966), or
-    maximizes tr(Rᵀ Xᵀ Y) for d_source > d_target, where the former has no closed form.
-    """
+    """Return the semi-orthogonal R that minimizes ‖X R − Y‖ (Schönemann 1966), or maximizes tr(Rᵀ Xᵀ Y)."""
     return rotation_from_svd(cross_svd(X.astype(np.float64).T @ Y.astype(np.float64)))

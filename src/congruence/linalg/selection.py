@@ -40,9 +40,7 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal,
-    Çivril and Magdon-Ismail 2009), beyond the point where all directions are covered.
-    """
+    """Select greedily the row farthest from the span of the selected ones (Çivril and Magdon-Ismail 2009)."""
     squared = np.einsum("ij,ij->i", X, X)
     scale = ridge * float(squared.mean())
     M = np.eye(X.shape[1]) / scale

@@ -294,9 +294,7 @@ class CCAFit:
         )
 
     def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
-        """Return the correlations, in [-1, 1] and near 0 if unrelated, of the variates of new rows;
-        ``components`` is as for ``cca``, "all" in the order of the fit.
-        """
+        """Return the correlations of the variates of new rows, in [-1, 1]; ``components`` is as for ``cca``."""
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
         a, b = self.transform(X, Y)

@@ -24,9 +24,7 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 
 
 class Dissimilarities:
-    """The upper triangle of a dissimilarity matrix in row order, computed in blocks, as squared distances: 1 − cos is
-    half of one, and no comparison depends on the factor.
-    """
+    """The upper triangle of a dissimilarity matrix in row order, as squared distances, in blocks."""
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
         self.xp = xp = namespace(A)

@@ -20,9 +20,7 @@ from congruence.metrics.search import nearest
 
 @dataclass(frozen=True)
 class HubnessCorrection:
-    """The numbers ``shift`` (n,) that a correction subtracts from cosines; with ``hubs`` (n,), only for queries whose
-    nearest row by plain cosine is one of these.
-    """
+    """What is subtracted from cosines, ``shift`` (n,); with ``hubs`` (n,), only for queries nearest to one of these."""
 
     shift: np.ndarray
     hubs: np.ndarray | None = None
@@ -57,9 +55,7 @@ class Hubness(ABC):
         """Return the number to subtract from each column (n,) of the bank's cosines (b, n), −inf where missing."""
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> HubnessCorrection:
-        """Return the correction of unit gallery rows (n, d) by a bank of unit queries (b, d); with ``exclude_self``,
-        without gallery row i for query i.
-        """
+        """Return the correction by a bank of unit queries (b, d); ``exclude_self`` leaves out row i for query i."""
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
         # A block and the arrays computed from it are in memory together.

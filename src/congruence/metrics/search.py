@@ -147,9 +147,7 @@ def neighbor_overlap(
     *,
     left_out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the expected share, (m,), of each query's k nearest rows that are the same in two searches of queries
-    (m, d) in a gallery (n, d), if ties are in random order in each; ``left_out`` is as for ``nearest``.
-    """
+    """Return the expected share (m,) of each query's k nearest rows that two searches, of (m, d) in (n, d), share."""
     sides = []
     for given in (first, second):
         Q, G = (as_matrix(rows, name, allow_zero_rows=True) for rows, name in zip(given, _NAMES, strict=True))

@@ -114,9 +114,7 @@ def dual_encoders(
 
 
 def as_map(A: RowsLike, d: int, d_target: int, name: str, *, rotation: bool = False) -> np.ndarray:
-    """Return a matrix that acts on rows, (d, d_target), d ≤ d_target, in float64; with orthonormal rows (the paper's
-    QᵀQ = I) if it is to be a ``rotation``.
-    """
+    """Return a matrix acting on rows, (d, d_target), d ≤ d_target; of a ``rotation``, with orthonormal rows."""
     if d > d_target:
         problem = f"No map from {d} into fewer dimensions, {d_target}, keeps all distances."
         raise ParameterError(problem, "Exchange source and target.")

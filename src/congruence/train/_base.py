@@ -249,9 +249,7 @@ def train_heads(
     spaces: tuple[Space, Space],
     **options: Any,
 ) -> History:
-    """Train with the options of ``run``, and store the objective's layers and facts, which makes a trainer a fitted
-    map; ``data`` identifies the rows of this run, to tell it from others.
-    """
+    """Train with the options of ``run``, and store what makes a trainer a fitted map; ``data`` identifies the rows."""
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
     history = run(objective, schedule, identity=identity, **options)

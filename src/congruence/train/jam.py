@@ -1,6 +1,4 @@
-"""JAM: an autoencoder per model, trained jointly so that images and their captions share a latent space and wrong
-captions stay apart.
-"""
+"""JAM: an autoencoder per model, trained jointly to share a latent space and keep wrong captions apart."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ HeldCaptions: TypeAlias = (
 
 @dataclass(frozen=True)
 class Captions:
-    """Images (n, d_source) with their captions (n, d_target) and wrong captions (n, k, d_target); rows of one image
-    have the same label in ``groups`` (n,).
-    """
+    """Images (n, d), captions (n, e), wrong captions (n, k, e), and labels (n,), equal for rows of one image."""
 
     source: np.ndarray
     target: np.ndarray

@@ -1,6 +1,4 @@
-"""The training loop shared by all methods, with validation, a history, and checkpoints from which a run resumes bit for
-bit.
-"""
+"""The training loop of all methods: validation, a history, and checkpoints from which a run resumes bit for bit."""
 
 from __future__ import annotations
 

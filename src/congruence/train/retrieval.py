@@ -65,9 +65,7 @@ def chance_recall(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
 
 
 def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the number of the first of the equal rows of each label: an image that is repeated for each caption would
-    otherwise be several queries, and occupy several of the k places.
-    """
+    """Return the number of the first of the equal rows of each label, such as an image repeated for each caption."""
     codes = np.unique(labels, return_inverse=True)[1]
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
     return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])

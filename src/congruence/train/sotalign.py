@@ -212,9 +212,7 @@ class SOTAlign(HeadTrainer):
         validation: Heldout | None = None,
         unpaired: tuple[Rows | None, Rows | None] = (None, None),
     ) -> HeadsMap:
-        """Fit the teacher only, on rows (n, d_source) and (n, d_target); ``ridge="auto"`` chooses by the validation
-        rows, "self_trained" by folds of the pairs.
-        """
+        """Fit the teacher only, on rows (n, d_source) and (n, d_target); validation rows choose the ridge."""
         if self.teacher == "self_trained":
             teacher = self._self_trained()
             teacher.fit_data(TrainingData(X, Y, *unpaired, None), getattr(self, "_choice", None))
@@ -314,9 +312,7 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
 
 
 def _initialize(head: Head, teacher: Head) -> None:
-    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor; a difference of
-    the means is made up for by the bias.
-    """
+    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor."""
     import torch
 
     *first, last = head.layers

@@ -151,9 +151,7 @@ def threads(tensors: bool) -> int:
 
 @cache
 def _controller(api: str) -> ThreadpoolController:
-    """Return a controller of the loaded libraries of an API, since finding them takes milliseconds; the number of
-    threads that torch's "openmp" is set to applies to the calling thread only.
-    """
+    """Return a controller of the loaded libraries of an API; a limit of "openmp" applies to the calling thread only."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api=api)

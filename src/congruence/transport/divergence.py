@@ -357,9 +357,7 @@ class _Solver:
         return self.rho is not None and not math.isinf(check_rho(self.rho, "rho_teacher"))
 
     def teacher(self, affinity: Affinity, share: float = TIGHT) -> Side:
-        """Solve for a teacher's plan to a share of the tolerance, with uniform marginals, exact or, with ρ, as soft
-        constraints of that strength.
-        """
+        """Solve for a teacher's plan to a share of the tolerance, with uniform marginals, with ρ soft ones."""
         check_epsilon(affinity, self.epsilon_teacher, "epsilon_teacher")
         n, m = affinity.shape
         r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)

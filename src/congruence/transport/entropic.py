@@ -1,6 +1,4 @@
-"""Entropic optimal transport between two collections with given affinities: balanced plans (Cuturi 2013), and
-unbalanced ones, which need not match all mass (Chizat et al. 2018).
-"""
+"""Entropic optimal transport: balanced plans (Cuturi 2013) and unbalanced ones (Chizat et al. 2018)."""
 
 from __future__ import annotations
 
@@ -275,9 +273,7 @@ def check_options(max_iter: int, tolerance: float, memory: int) -> None:
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Return matrices in one array library, on one device, without a graph; lists take the library of the others,
-    integers and booleans become float64.
-    """
+    """Return matrices in one library, on one device, without a graph; lists follow the others, integers are float64."""
     with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
     tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
@@ -391,9 +387,7 @@ class Goal:
 
 
 class Sample:
-    """Rows of a plan, evenly spaced, from which L1 norms of all rows are estimated; those of ``kernel``, if it is held
-    as a whole, are not computed again.
-    """
+    """Rows of a plan, evenly spaced, that estimate L1 norms of all; a whole ``kernel`` gives them."""
 
     def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray, kernel: Kernel | None = None) -> None:
         self._rows = slice(None, None, max(1, affinity.shape[0] // ROWS))
@@ -476,9 +470,7 @@ class Anderson:
 
 @dataclass(frozen=True)
 class Iterate:
-    """A plan on the way, whose column potentials are to change by ``rest`` more, the row potentials by less than
-    ``change`` of the columns'; ``known``: whether these are good estimates.
-    """
+    """A plan on the way, whose columns are to change by ``rest`` more; ``known``: whether this is a good estimate."""
 
     u: np.ndarray
     v: np.ndarray

@@ -13,9 +13,7 @@ from congruence.transport.entropic import sinkhorn
 
 @dataclass(frozen=True)
 class GromovResult:
-    """A coupling ``plan`` (n, m) of the rows of two spaces; ``objective`` ‖Xᵀ P Y‖²_F is maximized up to the entropy
-    term, and ``converged`` says that the last linearization moved at most ``tol`` of the mass.
-    """
+    """A coupling ``plan`` (n, m); ``converged``: the last linearization moved at most ``tol`` of the mass."""
 
     plan: np.ndarray = field(repr=False)
     objective: float

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distance:
-    """Mean and standard deviation of a sliced Wasserstein distance over draws of rows and circles, in turns of the
-    circle; ``floor`` is the mean between two clouds into which the same rows are split at random.
-    """
+    """Mean and deviation of a sliced distance, in turns; ``floor``: that of the same rows split at random."""
 
     value: float
     sd: float

@@ -25,9 +25,7 @@ ATOMS = 2**17
 
 
 def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
-    """Draw pairs of orthonormal vectors in d ≥ 2 dimensions by the Haar measure, float64, shape (n_projections, d, 2);
-    each spans the plane of a great circle.
-    """
+    """Draw orthonormal pairs in d ≥ 2 dimensions by the Haar measure, (n_projections, d, 2), for great circles."""
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
     if not isinstance(random_state, np.random.Generator):
@@ -183,9 +181,7 @@ def circle_costs(
     *,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2); with
-    ``order``, a permutation of all rows, in a second row that of the clouds so permuted.
-    """
+    """Return the cost on each circle (1, N) of two clouds; in a second row after permuting all by ``order``."""
     n, total = len(A), len(A) + len(B)
     size = 3 * total * max(A.itemsize, B.itemsize)  # two coordinates and an angle
     parts = blocks(len(frames), size, minimum=8)
@@ -239,9 +235,7 @@ def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
 
 
 def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the squared linear circular distance of each pair of rows of u (b, n) and v (b, m), shape (b,): linearized
-    at the uniform distribution, to which the optimal shift is known (mean − 1/2), so that no search is needed.
-    """
+    """Return squared linear circular distances (b,) of rows of u (b, n) and v (b, m): the optimal shift is known."""
     multiple = math.lcm(u.shape[1], v.shape[1])
     unit = multiple * -(-(2**51) // multiple)  # the shift is a real number: use a unit below its rounding error
     shift = np.rint((v.mean(axis=1) - u.mean(axis=1)) * unit).astype(np.int64)

@@ -1,6 +1,4 @@
-"""Data of the Canonical paper: images, class prompts and captions embedded by two or more dual encoders, and small real
-data that replace the paper's: linear heads in closed form, class names, and emoji.
-"""
+"""Data of the Canonical paper: images, class prompts and captions of dual encoders, and data that replace them."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from congruence.errors import InputError, ShapeError
 from congruence.io import read_column
 from congruence.metrics import ensemble_prompts
 from congruence.synthetic import random_rotation
-from congruence_papers.core import Data, check_choice, check_embedded
+from congruence_papers.core import Data, check_choice, check_embedded, told_of_sample
 from congruence_papers.features import open_npz
 
 
@@ -89,9 +87,7 @@ def edit_captions(
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Return the captions in a table, such as a ``.csv``, with the columns ``id``, that of the image or the name of
-    its class, and ``caption``.
-    """
+    """Return the captions in a table with columns ``id``, an image's or its class's name, and ``caption``."""
     columns = (read_column(f"{path}:{name}") for name in ("id", "caption"))
     captions = [(str(i).strip(), str(caption).strip()) for i, caption in zip(*columns, strict=True)]
     if not captions:
@@ -130,9 +126,7 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
 
 @dataclass(frozen=True)
 class Model:
-    """Embeddings by one dual encoder: unit rows of the images, shape (n, d), or None if only texts are available, and
-    of the prompts, shape (p, d), one per class and template.
-    """
+    """Unit rows by one dual encoder: images (n, d), or None, and prompts (p, d), one per class and template."""
 
     name: str
     images: np.ndarray | None
@@ -385,16 +379,6 @@ _CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
 
-def _titles(name: str) -> dict[str, Any]:
-    """Return what the titles say of data and of what replaces the paper's models, and the chains of models."""
-    title, stand_in = {
-        "sample": ("emoji", "stand-in: two small models of emoji"),
-        "lvis": ("LVIS class names", "stand-in: texts of three CLIPs, images of one"),
-        "caltech101": ("Caltech-101 photos", "stand-in: linear heads on unimodal encoders"),
-    }[name]
-    return {"title": title, "stand_in": stand_in, "chains": _CHAINS}
-
-
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None, **_: object) -> Collection:
     """Open data that replace the paper's models and data sets."""
     check_choice(name, SAMPLE_DATA, "models")
@@ -448,7 +432,8 @@ def _sample(variant: str | None) -> Collection:
         texts=tuple(sample.texts["prompt"][i] for i in sample.source["prompt"].ids.tolist()),
         captions=sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
         picture=sample.thumbnails.get,
-        **_titles("sample"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "sample"),
     )
     if variant == "items":
         note = "A class is one emoji; fitted on 800 emoji, measured on the others."
@@ -498,9 +483,7 @@ def _sample(variant: str | None) -> Collection:
 
 
 def _third_model(models: tuple[Model, ...], train: np.ndarray, owner: np.ndarray, template: np.ndarray) -> Model:
-    """Return heads on the images of one model and the prompts of another, fitted on each training image's first
-    prompt.
-    """
+    """Return heads on one model's images and another's prompts, fitted on each training image's first prompt."""
     images, prompts = models[0].images, models[1].prompts
     assert images is not None
     assert prompts is not None
@@ -556,7 +539,8 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         notes=tuple(notes),
         steps=_STEPS,
         kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
-        **_titles("lvis"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "lvis"),
     )
 
 
@@ -623,5 +607,6 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         captions={i: classes[k] for i, k in zip(files.tolist(), labels[remaining], strict=True)},
         notes=tuple(notes),
         kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
-        **_titles("caltech101"),
+        chains=_CHAINS,
+        **told_of_sample("canonical", "caltech101"),
     )

@@ -15,21 +15,7 @@ from congruence.evaluation.controls import DRAWS, ControlRows
 from congruence.maps import make_map
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
 from congruence.synthetic import random_rotation
-
-#: Every metric, with its label on a figure's axis.
-METRICS = {
-    "image_cosine": "image–image cosine",
-    "text_cosine": "text–text cosine",
-    "image_distance": "image–image distance",
-    "text_distance": "text–text distance",
-    "image_retrieval": "image–image class retrieval",
-    "image_retrieval_other": "image–image class retrieval, own counterpart left out",
-    "text_retrieval": "text–text class retrieval",
-    "aligned_image_text": "aligned image, target text",
-    "image_aligned_text": "target image, aligned text",
-    "aligned_image_aligned_text": "aligned image, aligned text",
-    "aligned_image_text_centered": "aligned image, target text, both centered",
-}
+from congruence_papers.core import told
 
 Means = tuple[np.ndarray, np.ndarray | None]
 
@@ -39,9 +25,7 @@ Mapped = Callable[[str, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """Data to evaluate on, in both models: ``labels`` (n,) are row numbers of the prototypes, and ``rows`` and
-    ``classes`` (q,) the images and classes that are queries.
-    """
+    """Data of both models: ``labels`` are rows of the prototypes, ``rows`` and ``classes`` (q,) what is queried."""
 
     images: tuple[np.ndarray | None, np.ndarray | None]
     texts: tuple[np.ndarray | None, np.ndarray | None]
@@ -146,14 +130,7 @@ def _within(view: EvaluationRows, modality: str, what: str, queries: np.ndarray)
 
 #: Maps by the names used in the configurations: the method and its parameters, see ``congruence.maps.make_map``.
 BASELINES: dict[str, tuple[str, dict[str, object]]] = {
-    "orthogonal": ("orthogonal", {"shrinkage": "full"}),
-    "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
-    "covered": ("orthogonal", {"shrinkage": "covered"}),
-    "filtered": ("orthogonal", {}),
-    "linear": ("linear", {}),
-    "least_squares": ("linear", {"ridge": 0.0}),
-    "mlp": ("mlp", {}),
-    "random": ("random", {}),
+    name: (kind, parameters) for name, (kind, parameters) in told("canonical")["methods"].items()
 }
 
 

@@ -1,6 +1,4 @@
-"""Unpack tar and zip archives safely: only regular files, only inside one folder, and within limits on bytes and
-files.
-"""
+"""Unpack tar and zip archives safely: regular files, inside one folder, within limits on bytes and files."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def extract(
     max_bytes: int = MAX_BYTES,
     max_files: int = MAX_FILES,
 ) -> int:
-    """Unpack a tar or zip archive completely, or not at all: members become new regular files in a temporary folder,
-    and are moved once all are complete. Existing files are replaced.
-    """
+    """Unpack a tar or zip archive completely, or not at all, as new regular files; existing files are replaced."""
     archive, into = Path(archive), Path(into)
     check_number(max_bytes, "max_bytes", integer=True)
     check_number(max_files, "max_files", integer=True)

@@ -122,9 +122,7 @@ Contents = tuple[Sequence[str], Sequence[str], ArrayLike, "Path | np.ndarray"]
 
 @dataclass(frozen=True)
 class Entry:
-    """Description of a known data set: ``folders`` are names that its folder may have, ``markers`` groups of files, of
-    which it contains all of one, and ``read`` reads a split.
-    """
+    """A known data set: names of its folder, groups of files of which it has all of one, and a reader of its splits."""
 
     name: str
     read: Callable[[Path, str], Contents]
@@ -169,9 +167,7 @@ SPLITS = ("train", "val", "test")
 
 
 def read_coop(path: str | Path) -> tuple[list[str], dict[str, list[tuple[str, int]]]]:
-    """Return the classes, and the images with their labels by split, of a CoOp split file, ``{"train": [[path, label,
-    class name], …], "val": …, "test": …}`` (Zhou et al. 2022, "Learning to Prompt for Vision-Language Models").
-    """
+    """Return the classes, and images with labels by split, of a split file of CoOp (Zhou et al. 2022)."""
 
     def damaged(what: str) -> CorruptFileError:
         expected = "a split file of CoOp, {'train': [[path, label, class], …], 'val', 'test'}"
@@ -308,9 +304,7 @@ _RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Mo
 
 
 def read_caltech101(folder: Path, split: str) -> Contents:
-    """Return a split of Caltech-101 (Fei-Fei et al., 2004) as in CoOp, without the background and the cropped faces;
-    ``all`` contains every image of the 100 classes, since the archive has no splits.
-    """
+    """Return a split of Caltech-101 (Fei-Fei et al., 2004) as in CoOp; ``all`` has every image of the 100 classes."""
     images = folder / "101_ObjectCategories"
     if split in SPLITS:
         coop = folder / "split_zhou_Caltech101.json"
@@ -342,9 +336,7 @@ def read_cifar100(folder: Path, split: str) -> Contents:
 
 
 def read_stl10(folder: Path, split: str) -> Contents:
-    """Return a split of STL-10, ten classes of 96 × 96 photos (Coates et al., 2011); the paper's Table 1 prints 50,000
-    training images, it has 5,000. The rest of its archive, 2.7 GB, is unlabeled.
-    """
+    """Return a split of STL-10, ten classes of 96 × 96 photos (Coates et al., 2011): 5,000 to train on, not 50,000."""
     archive, record = "stl10_binary.tar.gz", 3 * 96 * 96  # the colors, each by column
     classes = _read_lines(folder / "class_names.txt", f"the class names of {archive}")
     images, labeled = folder / f"{split}_X.bin", folder / f"{split}_y.bin"

@@ -1,6 +1,4 @@
-"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split; and data that
-replace the paper's: made-up scenes, SugarCrepe's captions with surrogate images, photos with class names.
-"""
+"""Data of JAM: images, captions and wrong captions by unimodal encoders, their split, and data in their place."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from congruence.errors import FileError, IdError, InputError, MissingExtraError,
 from congruence.io import matrices, read_embeddings
 from congruence.train import split_by_group
 from congruence.train.jam import Captions
-from congruence_papers.core import Data, check_choice, check_embedded, check_number
+from congruence_papers.core import Data, check_choice, check_embedded, check_number, told_of_sample
 from congruence_papers.features import (
     IMAGE_ENCODERS,
     TEXT_ENCODERS,
@@ -44,9 +42,7 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class JAMParts:
-    """One split of a task's items: for training, for validation in the form of ``congruence.train.JAM.fit``, and for
-    the test, with the rows (n, d), (n, e) and (n, e) of images, captions and wrong captions.
-    """
+    """One split of a task: for training, for validation as ``JAM.fit`` takes it, and rows for the test."""
 
     train: Captions
     validation: tuple[Any, ...]
@@ -123,7 +119,7 @@ class JAMData(Data):
     @property
     def task_of(self) -> np.ndarray:
         """The task of each item."""
-        return np.array([category.partition("_")[0] for category in self.items.categories.tolist()])
+        return self.items.tasks
 
     @property
     def image_of(self) -> np.ndarray:
@@ -156,9 +152,7 @@ class JAMData(Data):
         layer: str | tuple[str, str] = "late",
         most: Mapping[str, int] | None = None,
     ) -> JAMParts:
-        """Split a task's items 70–15–15 by image, with at most ``most`` random items of ``"train"``, ``"validation"``,
-        ``"test"``.
-        """
+        """Split a task's items 70–15–15 by image, with at most ``most`` random items of each part."""
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
         division = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]
@@ -425,13 +419,8 @@ def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
             name: np.random.default_rng(seed).standard_normal((images, width)).astype(np.float32)
             for name, (seed, width) in strange.items()
         },
-        title="made-up scenes",
-        stand_in="stand-in: made up of one latent",
         sizes=_SIZES,
-        notes=(
-            f"Synthetic: {images} scenes of {_LATENT} numbers, observed by images and texts with noise; a "
-            "wrong caption changes one number or swaps two.",
-        ),
+        **told_of_sample("jam", "synthetic", images=images, latent=_LATENT),
     )
 
 
@@ -456,14 +445,8 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
         {_EYE: _embed(scenes, 40, 1, {"late": 0.3})},
         dict.fromkeys(CONTEXTS, _embed(scenes, 32, 2, {"late": noise})),
         {name: _embed(points, 32, seed, {"late": noise}) for name, (points, seed) in zip(CONTEXTS, wrong, strict=True)},
-        title="made-up scenes, noisy texts",
-        stand_in="made up of one latent",
         sizes=_SIZES | {"validation": 60},
-        notes=(
-            f"Synthetic: {images} scenes of {_LATENT} numbers. Images observe them clearly; texts with as much "
-            "noise as signal. A wrong caption has one number changed, and is another view of the scene, the same "
-            "view, or a view of another scene.",
-        ),
+        **told_of_sample("jam", "context", images=images, latent=_LATENT),
     )
 
 
@@ -552,6 +535,7 @@ def _sugarcrepe(
     sentences = unrelated_sentences()
     unrelated = embed_rows(encoder, sentences, sentences, folder, 64).reshape(len(sentences), count, -1)
     nonsense = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
+    layers = ", ".join(f"{layer} {k}" for layer, k in numbers.items())
     return JAMData(
         "SugarCrepe, stand-in images",
         items,
@@ -562,18 +546,7 @@ def _sugarcrepe(
             CAPTION_FEATURES: caption_features(nonsense),
             **{name: unrelated[:, depth["late"]] for name, depth in depths.items()},
         },
-        title="SugarCrepe's captions",
-        stand_in="stand-in images, computed from the words of the captions; no photos were used",
-        # Small enough for one core; the paper uses 200 to 1,000 pairs.
-        sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
-        notes=(
-            "STAND-IN images: SugarCrepe's photos are not available here. Each photo's embedding is replaced by a "
-            "vector computed from the words, and pairs of neighboring words, of the photo's correct captions "
-            "(hashed, projected at random, tanh, noise). The captions and MiniLM are real. The numbers compare "
-            "the methods on these data only, and say nothing about photos.",
-            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in numbers.items())} of {count - 1}; "
-            "the early and mid layers of the stand-in images have more noise.",
-        ),
+        **told_of_sample("jam", "sugarcrepe", layers=layers, blocks=count - 1),
     )
 
 
@@ -593,14 +566,7 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
         np.arange(len(names)),
         wrong,
         {name: (arrays[key], arrays[key][wrong]) for name, key in TEXT_ENCODERS.items()},
-        title="1,000 ImageNet photos",
-        stand_in="stand-in: small encoders, class names for captions",
-        sizes={"training": {"device": "cpu"}},
-        notes=(
-            'One photo and one text ("a photo of a …") of each of 1,000 classes; no method was trained on the '
-            "test classes. The wrong "
-            "caption is the correct caption of another photo.",
-        ),
+        **told_of_sample("jam", "imagenet1000"),
     )
 
 
@@ -621,13 +587,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
         wrong,
         {name: (arrays[key][labels, template], arrays[key][wrong, template]) for name, key in TEXT_ENCODERS.items()},
         labels=labels,
-        title="Caltech-101 photos",
-        stand_in="stand-in: small encoders, class prompts for captions",
-        sizes={"train": 700, "validation": 150, "training": {"device": "cpu"}},
-        notes=(
-            "Photos of 100 classes; each caption uses one of 34 templates. No method was trained on the test "
-            "photos, but on others of their classes. The wrong caption is a correct caption of other photos.",
-        ),
+        **told_of_sample("jam", "caltech101"),
     )
 
 

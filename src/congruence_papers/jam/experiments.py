@@ -1,6 +1,4 @@
-"""The figures and tables of JAM, and experiments that its paper does not have: how they are measured, and its claims
-about them.
-"""
+"""How the figures and tables of JAM, and experiments that its paper does not have, are measured."""
 
 from __future__ import annotations
 
@@ -18,12 +16,11 @@ from congruence.errors import InputError, TooFewAnchorsError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
 from congruence.train.jam import autoencoder, count
-from congruence_papers.core import Claim, Experiment, ExperimentJob, Paper, Study, beats, experiment_maker, lowest, mean
+from congruence_papers.core import Experiment, ExperimentJob, Paper, described
 from congruence_papers.jam.data import LAYERS, SAMPLE_DATA, TASKS, JAMData, JAMParts, open_features, open_sample
 from congruence_papers.jam.methods import (
     BASELINES,
     CONTROLS,
-    METRICS,
     Fitted,
     control_data,
     dual_as_encoders,
@@ -101,9 +98,7 @@ class Cell:
         return {"data": self.data.name, "pair": self.pair, **more}
 
     def add(self, fitted: Fitted, parts: JAMParts, at_best: Mapping[str, float] | None = None, **more: Any) -> None:
-        """Add the recalls of the task, with the metrics of its best step, and of its parts, each with its own group of
-        bars.
-        """
+        """Add the recalls of the task, with the metrics of its best step, and of its parts."""
         pair = str(more.pop("pair", pair_name(self.data, self.encoders)))
         for part, recall in fitted.measure(parts.items, parts.test, self.seed).items():
             values = {**recall, **((at_best or {}) if part == self.task else {})}
@@ -216,9 +211,7 @@ def record_item_tests(job: Job, pairs: ItemPairs, every: bool = False) -> None:
 
 
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return a mask, shape (n,), of the Pareto front: points for which no other point is at least as good in both
-    measures and better in one. A smaller ``cost`` and a larger ``gain`` are better.
-    """
+    """Return which points (n,) no other equals or beats in both smaller ``cost`` and larger ``gain``, one strictly."""
     no_worse = (cost[:, None] >= cost) & (gain[:, None] <= gain)  # of point j, compared with point i
     better = (cost[:, None] > cost) | (gain[:, None] < gain)
     return np.asarray(~(no_worse & better).any(axis=1))
@@ -454,7 +447,10 @@ def _leading(rows: np.ndarray) -> np.ndarray:
 
 
 def sizes(job: Job) -> None:
-    """Count parameters and operations of an autoencoder for the width of each backbone and encoder (table 12)."""
+    """Count parameters and operations of an autoencoder for the width of each backbone and encoder (table 12).
+
+    The widths are those of the published configurations; table 11 prints 4,096 for Llama3.2 3B, which has 3,072.
+    """
     rng = np.random.default_rng(0)
     widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}
     for data in job.data:
@@ -468,135 +464,7 @@ def sizes(job: Job) -> None:
     job.tick()
 
 
-# ------------------------------------------------------------------ kinds
-
-_SPLIT = (
-    "the split of the images into training, validation and test (70–15–15), the initial weights, and the distractors"
-)
-
-#: Parameters of most kinds; a number of items that is 0 or an empty value is chosen for the data.
-_PARTS = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
-_SIZES = {key: value for key, value in _PARTS.items() if key != "tasks"}
-
-KINDS = {
-    "jam_losses": Study(losses, _SPLIT, {"methods": ["con", "negcon", "spread", "cca", "text_only"],
-        "dual_encoders": [], "dual_methods": [], **_PARTS}),
-    "jam_pairs": Study(pairs, _SPLIT, {"methods": ["con", "negcon", "spread"], "pairs": [16, 32, 64, 128],
-        **{key: value for key, value in _PARTS.items() if key != "train"}}),
-    "jam_transfer": Study(transfer, _SPLIT, {"methods": ["spread", "text_only"], **_SIZES}),
-    "jam_controls": Study(controls, _SPLIT, {"methods": ["spread", "text_only"], "controls": list(CONTROLS),
-        **_PARTS}),
-    "jam_reconstruction": Study(reconstruction, _SPLIT, {"methods": ["spread"], "weights": [0.0, 0.01, 0.1, 1.0,
-        10.0], **_PARTS}),
-    "jam_layer_pairs": Study(layer_pairs, _SPLIT, {"methods": ["spread"], **_PARTS}),
-    "jam_layers": Study(layers, _SPLIT, {"spread_mix": [0.0, 1.0], **_PARTS}),
-    "jam_statistics": Study(statistics, "the images, and one item of each", {"tasks": list(TASKS),
-        "rows": 1000}),
-    "jam_sizes": Study(sizes, "nothing: these are counts", {"widths": {}}),
-}  # fmt: skip
-
-# ------------------------------------------------------------------ claims
-
-
-def easy_and_hard(metric: str) -> tuple[Claim, Claim]:
-    """Claim that easy non-matches score below 70 % of matches, and hard ones at least 90 %."""
-    easy, hard, match = (
-        mean(metric, part=part) for part in ("easy: captions of other images", "hard non-match", "match")
-    )
-    return easy < 0.7 * match, hard >= 0.9 * match
-
-
-def rises_with_depth(metric: str) -> Claim:
-    """Claim that a metric rises from early to middle to late layers."""
-    early, mid, late = (mean(metric, series=layer) for layer in LAYERS)
-    return lowest(mid - early, late - mid) > 0
-
-
-_RECALLS = ("binary_recall", "five_way_recall")
-ORDER = tuple(
-    claim
-    for metric in _RECALLS
-    for claim in (beats(metric, "Spread", "NegCon"), beats(metric, "NegCon", "Con", by=0.05))
-)
-STATISTICS = tuple(
-    claim for metric in ("cca_linear", "cka_linear", "svcca", "cknna") for claim in easy_and_hard(metric)
-)
-EARLY_LARGER = beats("alpha_at_best", "early", "late")
-DEEPER = tuple(map(rises_with_depth, ("five_way_recall", "binary_recall")))
-LIGHT = mean("parameters") < 22
-
-# ------------------------------------------------------------------ figures and tables
-
-_ONE, _TEXTS = ("dinov2-base/gemma2-2b",), ("gemma2-2b", "llama3.2-1b", "olmo2-7b")
-_BASE = tuple(f"dinov2-base/{text}" for text in _TEXTS)
-_LARGE = tuple(f"dinov2-large/{text}" for text in ("gemma2-9b", "llama3.2-3b", "olmo2-13b"))
-_DUAL = ["openai-b32", "laion400m-b32", "siglip", "clip-finetuned"]
-_SAMPLES, _LAYERED = "synthetic sugarcrepe imagenet1000 caltech101", "synthetic sugarcrepe"
-_MEASURES = ("cca_linear", "cca_kernel", "cka_linear", "cka_rbf", "svcca", "cknna")
-_STATISTICS = "Easy non-matches score far below matches, hard non-matches almost as high."
-#: Table 11 prints 4096 and 32 layers for Llama3.2 3B, whose published configuration has 3072 and 28, and 12 layers for
-#: DINOv2 ViT-L, which has 24.
-_WIDTHS = {
-    **{"dinov2-base": 768, "dinov2-large": 1024, "llama3.2-1b": 2048, "gemma2-2b": 2304},
-    **{"gemma2-9b": 3584, "llama3.2-3b": 4096, "olmo2-7b": 4096, "olmo2-13b": 5120},
-}
-
-
-_experiment = experiment_maker("jam", models=_BASE, data="sugarcrepe", sample_data=_SAMPLES, metrics=_RECALLS)
-
-EXPERIMENTS = (
-    _experiment("fig1", "Statistical measures of matches and non-matches", "2.2", "statistics", _STATISTICS,
-        *STATISTICS, metrics=_MEASURES),
-    _experiment("fig4", "α at the best step of a curriculum, by depth of layers", "4.2", "layers",
-        "Early layers need a larger α, late ones a smaller. α and the epoch grow together, so that whatever trains "
-        "longer is best at a larger α. The text gives no layer numbers.", EARLY_LARGER, sample_data=_LAYERED,
-        variant="layers", metrics=("alpha_at_best", "epoch_at_best")),
-    _experiment("fig5", "Recall of the curriculum on α, by depth of layers", "4.2", "layers",
-        "Recall rises from early to late layers for every task and pair of models. The text gives no layer numbers.",
-        *DEEPER, sample_data=_LAYERED, variant="layers", metrics=("five_way_recall", "binary_recall")),
-    _experiment("table2", "JAM's losses and dual encoders, image-to-text recall", "4.1", "losses",
-        "Spread is best in nearly every column, NegCon next, Con far behind; Spread matches or surpasses several "
-        "CLIPs. One entry cannot be: OLMo2, NegCon, add, 5-way above binary (97.96 and 96.67), since the 5-way choice "
-        "is among more texts.", *ORDER, parameters={"dual_encoders": _DUAL}),
-    _experiment("table3", "JAM's losses with larger models", "4.3", "losses",
-        "No consistent gain from larger models; Spread holds at every size. Two entries cannot be: OLMo2 13B, Con, "
-        "replace and add, 5-way above binary (68.68 and 65.86, 62.52 and 59.21).", *ORDER, models=_LARGE,
-        variant="sizes", parameters={"methods": ["con", "negcon", "spread", "text_only"]}),
-    _experiment("table6", "Statistical measures, replace", "B.3.1", "statistics", _STATISTICS, *STATISTICS,
-        metrics=_MEASURES, parameters={"tasks": ["replace"]}),
-    _experiment("table7", "Statistical measures, add", "B.3.2", "statistics", _STATISTICS, *STATISTICS,
-        sample_data=_LAYERED, metrics=_MEASURES, parameters={"tasks": ["add"]}),
-    _experiment("table8", "Statistical measures, swap", "B.3.3", "statistics", _STATISTICS, *STATISTICS,
-        sample_data=_LAYERED, metrics=_MEASURES, parameters={"tasks": ["swap"]}),
-    _experiment("table12", "Size of the autoencoders", "D.2", "sizes",
-        "Light modules beside the backbones. The parameters grow by different numbers for each dimension of the input "
-        "(6,400, 1,600, 3,400 to 4,100), which no single architecture of these widths does.", LIGHT, models=(*_BASE,
-        *_LARGE), seeds=1, metrics=("parameters", "mflops"), parameters={"widths": _WIDTHS}),
-    _experiment("context", "Wrong captions as context, by the number of pairs", "not in the paper", "pairs",
-        "No claim of the paper, which has Spread first everywhere: where it is, and why.", models=_ONE,
-        sample_data="synthetic", variant="context", seeds=10, metrics=("five_way_recall", "binary_recall"),
-        parameters={"tasks": ["replace"], "training": {"hidden": [48, 48], "latent": 24, "max_epochs": 30,
-        "learning_rate": 0.003, "validate_every": 2, "device": "cpu"}}),
-    _experiment("controls", "Images of white noise and unrelated texts, recall by JAM and by texts alone",
-        "not in the paper", "controls",
-        "No claim of the paper, which uses white noise and unrelated texts for its statistical measures only (B.3).",
-        models=_ONE, parameters={"methods": ["spread", "cca", "text_only"]}),
-    _experiment("layers", "Every layer of the image encoder with every layer of the text encoder", "not in the paper",
-        "layer_pairs", "No claim of the paper, which takes layers of the same depth on both sides.", models=_ONE,
-        sample_data=_LAYERED, variant="layers", metrics=("five_way_recall", "binary_recall")),
-    _experiment("reconstruction", "Reconstruction against alignment, by the weight of the reconstruction",
-        "not in the paper", "reconstruction",
-        "No claim of the paper, whose weight falls from 1 to 0.1: the last of the weights.", models=_ONE,
-        metrics=("five_way_recall", "binary_recall", "image_error", "text_error"), parameters={"weights": [0.0, 0.01,
-        0.1, 1.0, 10.0, 100.0, [1.0, 0.1]]}),
-    _experiment("towers", "JAM's heads on the towers of a dual encoder", "not in the paper", "losses",
-        "No claim of the paper, which measures dual encoders as they are and one that was trained further.",
-        models=_ONE, parameters={"methods": ["spread", "towers", "towers_spread", "text_only"], "dual_encoders": _DUAL,
-        "dual_methods": ["spread"]}),
-    _experiment("transfer", "Fitted on one task, measured on the others", "not in the paper", "transfer",
-        "No claim of the paper, which fits and measures on the same task.", models=_ONE,
-        parameters={"methods": ["spread", "cca", "text_only"]}),
-)  # fmt: skip
+STUDIES = (losses, pairs, transfer, controls, reconstruction, layer_pairs, layers, statistics, sizes)
 
 
 def _open_models(
@@ -629,16 +497,7 @@ def _weights(value: Any) -> bool:
 
 
 PAPER = Paper(
-    "jam",
-    "JAM",
-    EXPERIMENTS,
-    KINDS,
-    METRICS,
-    JAMData,
-    SAMPLE_DATA,
-    open_sample,
-    _open_models,
-    _count,
+    *("jam", "JAM", *described("jam", STUDIES), JAMData, SAMPLE_DATA, open_sample, _open_models, _count),
     choices={
         "methods": tuple(BASELINES),
         "tasks": TASKS,
@@ -648,18 +507,10 @@ PAPER = Paper(
     ranges={
         "spread_mix": ("two numbers from 0 to 1", lambda value: len(value) == 2 and _numbers(value, 1)),
         "weights": ("at least two weights, none negative", _weights),
-        "pairs": ("numbers of pairs, each above 1", lambda value: bool(value) and all(isinstance(n,
-            int) and n > 1 for n in value)),
-    },
-    drawings={
-        "jam-fig2": ("a drawing of the method", "3"),
-        "jam-fig3": ("a drawing of the Spread loss", "3.1"),
-        "jam-table1": ("a glossary", "3.1"),
-        "jam-table4": ("properties of the statistical measures, in words", "B.1"),
-        "jam-table5": ("a glossary", "B.2"),
-        "jam-table9": ("notation of two Spread losses", "C.3"),
-        "jam-table10": ("terms of the Spread loss, in words", "C.3"),
-        "jam-table11": ("sizes of the backbones, which are those of jam-table12", "D.1"),
+        "pairs": (
+            "numbers of pairs, each above 1",
+            lambda value: bool(value) and all(isinstance(n, int) and n > 1 for n in value),
+        ),
     },
     seeds=paper_seeds,
-)  # fmt: skip
+)

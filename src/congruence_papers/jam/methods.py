@@ -14,40 +14,11 @@ from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.jam import Captions
-from congruence_papers.core import check_choice
+from congruence_papers.core import check_choice, told
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
-#: Every metric, with its description.
-METRICS = {
-    "binary_recall": "the image is nearer its caption than the wrong one",
-    "five_way_recall": "the image is nearer its caption than the wrong one and three of other images",
-    "image_error": "reconstruction error of images (1: their mean)",
-    "text_error": "reconstruction error of texts (1: their mean)",
-    "alpha_at_best": "α at the step with the best validation score",
-    "epoch_at_best": "epoch of that step",
-    "cca_linear": "first canonical correlation of 50 principal components",
-    "cca_kernel": "first canonical correlation of 50 kernel principal components",
-    "cka_linear": "biased linear CKA of 10 principal components",
-    "cka_rbf": "biased CKA with a Gaussian kernel of 10 principal components",
-    "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
-    "parameters": "millions of parameters of an autoencoder",
-    "mflops": "millions of operations per row, round trip",
-}
-
-
 #: Methods that a table can compare, with their labels.
-BASELINES = {
-    "con": "Con",
-    "negcon": "NegCon",
-    "spread": "Spread",
-    "cca": "CCA",
-    "text_only": "text only",
-    "towers": "contrastive towers",
-    "towers_con": "Con on contrastive towers",
-    "towers_negcon": "NegCon on contrastive towers",
-    "towers_spread": "Spread on contrastive towers",
-}
+BASELINES: dict[str, str] = told("jam")["methods"]
 
 #: Inverse penalties of the logistic regression on texts; the validation items select one.
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -121,9 +92,7 @@ _TOWER_STEPS = 300
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method that can be scored on test items: a map, after that of the ``towers`` if it is fitted on these,
-    or a score of the texts alone; without any, vectors that already share a space.
-    """
+    """A fitted method to score on test items: a map, maybe after ``towers``, a score of texts, or nothing to apply."""
 
     mapping: HeadsMap | None = None
     towers: HeadsMap | None = None
@@ -138,9 +107,7 @@ class Fitted:
         return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered correctly, binary and 5-way (n, 2), as ``measure`` counts; None for the
-        text-only score.
-        """
+        """Return which items are answered correctly, binary and 5-way (n, 2); None for the text-only score."""
         return None if self.mapping is None else sugarcrepe_outcomes(items, *self._map(test), random_state=seed)
 
     def _map(self, test: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -196,12 +163,7 @@ def _on_towers(towers: HeadsMap, parts: JAMParts) -> JAMParts:
 
 
 #: Every control, with its label in tables.
-CONTROLS = {
-    "none": "as they are",
-    "noise": "images: white noise",
-    "others": "captions of other images",
-    "unrelated": "unrelated texts",
-}
+CONTROLS: dict[str, str] = told("jam")["controls"]
 
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:

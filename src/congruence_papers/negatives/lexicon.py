@@ -27,9 +27,7 @@ class Term:
 
 
 class Relation(NamedTuple):
-    """A preposition, or a verb in three forms (base, third person, -ing); those that exclude it, in the same forms; and
-    the nouns before which it is replaced.
-    """
+    """A preposition or a verb in three forms, those that exclude it, and the nouns before which it is replaced."""
 
     forms: tuple[Words, ...]
     others: list[tuple[Words, ...]]

@@ -1,6 +1,4 @@
-"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals
-correct.
-"""
+"""A caption as words and gaps, and edits that keep spacing, punctuation, articles and capitals correct."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,7 @@ import numpy as np
 from congruence.errors import ParameterError
 from congruence.train.retrieval import chance_recall
 from congruence.transport import DistributionShift, distribution_shift
-from congruence_papers.core import (
-    Claim,
-    Experiment,
-    ExperimentJob,
-    Paper,
-    Study,
-    Term,
-    beats,
-    experiment_maker,
-    highest,
-    mean,
-)
+from congruence_papers.core import Experiment, ExperimentJob, Paper, described
 from congruence_papers.sotalign.data import (
     PAPER_SIZES,
     SAMPLE_DATA,
@@ -36,7 +26,6 @@ from congruence_papers.sotalign.data import (
 )
 from congruence_papers.sotalign.methods import (
     BASELINES,
-    METRICS,
     choose,
     combinations,
     encoder_agreement,
@@ -147,9 +136,7 @@ class Case:
         self.job.add_listed({"data": self.data.name, **what}, values, "chance")
 
     def distance(self, *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-        """Measure the distance of equation 14 between unpaired images, paired images, unpaired texts and paired texts,
-        shape (rows, d) each, with one draw of random circles.
-        """
+        """Measure equation 14 between unpaired images, paired images, unpaired texts and paired texts (rows, d)."""
         projections = 20 if self.job.quick else 500
         return distribution_shift(*clouds, normalize=True, n_projections=projections, repeats=1, random_state=seed)
 
@@ -181,6 +168,7 @@ class Case:
 def on_each(study: Callable[[Case], None]) -> Callable[[ExperimentJob[SOTAlignData]], None]:
     """Return a study of all data of a job, from one of a single case."""
 
+    @functools.wraps(study)
     def measure(job: ExperimentJob[SOTAlignData]) -> None:
         for data in job.data:
             study(Case(job, data))
@@ -321,148 +309,7 @@ def encoders(case: Case) -> None:
     case.add_correlation(points)
 
 
-# ------------------------------------------------------------------ kinds
-
-_SPLIT = "the split: pairs, unpaired rows, validation rows and test rows"
-
-#: Parameters of most kinds; a size of 0 or an empty value is chosen for the data.
-_SIZES = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True, "overlap": 0.0}
-_TWO = {"methods": ["sail", "sotalign"], "scatter": False, "pairs": 0, **_SIZES}
-
-KINDS = {
-    "sotalign_methods": Study(methods, _SPLIT, {"methods": ["sotalign", "sail"], "pairs": [], **_SIZES}),
-    "sotalign_teachers": Study(teachers, _SPLIT, {"teachers": ["procrustes", "cca", "contrastive"],
-        "divergences": ["none", "cka", "infonce", "klot"], "pairs": 0, **_SIZES}),
-    "sotalign_sweep": Study(sweep, _SPLIT, {"methods": ["sotalign", "sail"], "over": ["pairs", "unpaired"],
-        "pairs": 0, "pairs_sweep": [], "unpaired_sweep": [], **_SIZES}),
-    "sotalign_unpaired_sources": Study(unpaired_sources, _SPLIT, {"vary": "both", "scatter": False, "pairs": 0,
-        **_SIZES}),
-    "sotalign_source_distances": Study(source_distances, "the halves of the sources, and the circles"),
-    "sotalign_paired_sources": Study(paired_sources, _SPLIT, _TWO),
-    "sotalign_encoders": Study(encoders, _SPLIT, _TWO),
-}  # fmt: skip
-
-# ------------------------------------------------------------------ claims
-
-#: The methods of tables 4 and 5 that SOTAlign is compared with: all but the bound that knows all pairs.
-_OTHERS = tuple(
-    BASELINES[name].words
-    for name in ("sail", "structure", "sail_negatives", "structure_unpaired", "nnclr", "sclip", "cca", "procrustes")
-)
-
-
-def best(metric: str) -> Claim:
-    """Claim that a metric is highest for SOTAlign."""
-    return beats(metric, "SOTAlign", *_OTHERS)
-
-
-def _taught(teacher: str, divergence: str) -> Term:
-    return mean("mean_r1", series=f"{teacher} teacher", part=divergence)
-
-
-def klot_best(teacher: str) -> Claim:
-    """Claim that KLOT beats the other divergences with a teacher."""
-    return _taught(teacher, "klot") > highest(*(_taught(teacher, other) for other in ("none", "cka", "infonce")))
-
-
-OVER_SAIL = beats("mean_r1", "SOTAlign", "SAIL")
-CCA_BEST = _taught("cca", "klot") >= highest(_taught("procrustes", "klot"), _taught("contrastive", "klot"))
-_ROWS = {"series": "SOTAlign", "part": "unpaired rows of either side"}
-MORE_HELPS = mean("mean_r1", **_ROWS, x="max") > mean("mean_r1", **_ROWS, x="min")
-FALLS, RISES = mean("correlation") < 0.0, mean("correlation") > 0.0
-NOTHING_GAINED = mean("zero_shot", series="STRUCTURE, unpaired too") <= mean("zero_shot", series="STRUCTURE") + 0.01
-OVER_SUE = tuple(beats(metric, "SOTAlign", "SUE", by=0.05) for metric in ("i2t_r5", "t2i_r5"))
-MLP_OVER_SUE = tuple(beats(metric, "SOTAlign, perceptrons of width 8", "SUE") for metric in ("i2t_r5", "t2i_r5"))
-
-# ------------------------------------------------------------------ figures and tables
-
-_METHODS = [
-    *("sail_all", "sail", "structure", "sail_negatives", "structure_unpaired", "nnclr", "sclip"),
-    *("sotalign", "sotalign_teacher", "cca", "procrustes"),
-]
-_ENCODERS = tuple(
-    f"{image}/{text}"
-    for image in ("dinov2-vitl14", "dinov3-vitl16")
-    for text in ("nemotron-8b", "qwen3-8b", "nv-embed-v2")
-)
-_SOURCES = "cc3m cc12m imagenet coco wikitext103"
-_RETRIEVAL = ("t2i_r1", "i2t_r1", "mean_r1")
-_SHIFTS = ("shift", "image_shift", "text_shift")
-
-
-_experiment = experiment_maker(
-    "sotalign",
-    models="dinov3-vitl16/nv-embed-v2",
-    data="cc3m coco",
-    sample_data="synthetic imagenet1000 caltech101",
-    seeds=5,
-)
-
-EXPERIMENTS = (
-    _experiment("fig4", "Numbers of pairs and of unpaired rows", "6.2", "sweep",
-        "SOTAlign is above SAIL from 300 pairs to 100,000, most between 1,000 and 10,000, and reaches what SAIL does "
-        "with a quarter of the pairs; both fail with 100. Gains grow up to 500,000 unpaired rows.", OVER_SAIL,
-        MORE_HELPS, metrics=("mean_r1",)),
-    _experiment("fig5", "Distance of the unpaired data and retrieval", "6.2", "unpaired_sources",
-        "The further unpaired data are from the paired, by the sliced distance of eq. 14, the less they help.", FALLS,
-        data=_SOURCES, variant="sources", metrics=("mean_r1", "correlation"), parameters={"vary": "both",
-        "scatter": True}),
-    _experiment("fig7", "Numbers of pairs, all measures", "B.2", "sweep", "As figure 4.", OVER_SAIL,
-        data="cc3m coco imagenet", metrics=(*_RETRIEVAL, "mean_r5", "mean_r10"), parameters={"over": ["pairs"]}),
-    _experiment("fig8", "Numbers of unpaired rows, all measures", "B.2", "sweep", "As figure 4.", OVER_SAIL,
-        data="cc3m coco imagenet", metrics=(*_RETRIEVAL, "mean_r5", "mean_r10"), parameters={"over": ["unpaired"]}),
-    _experiment("fig9", "Mutual k-NN of the encoders and retrieval", "B.2", "encoders",
-        "The more alike the encoders, the better the retrieval.", RISES, models=_ENCODERS, metrics=("mean_r1",
-        "correlation"), parameters={"scatter": True}),
-    _experiment("fig10", "Distance of the unpaired images and retrieval", "B.4", "unpaired_sources",
-        "With the unpaired texts fixed, the correlation is stronger.", FALLS, data=_SOURCES, variant="sources",
-        metrics=("mean_r1", "correlation"), parameters={"vary": "images", "scatter": True}),
-    _experiment("fig11", "Distance of the unpaired texts and retrieval", "B.4", "unpaired_sources",
-        "With the unpaired images fixed, the correlation is stronger. (The caption repeats that of figure 10; the "
-        "text of B.4 says which is which.)", FALLS, data=_SOURCES, variant="sources", metrics=("mean_r1",
-        "correlation"), parameters={"vary": "texts", "scatter": True}),
-    _experiment("fig12", "Distances between sources", "B.4", "source_distances",
-        "Means and standard deviations over 20 draws of 100,000 rows.", data=_SOURCES, variant="sources", seeds=20,
-        metrics=("image_shift", "text_shift")),
-    _experiment("table1", "Teachers and divergences", "6.1", "teachers",
-        "KLOT beats the other divergences with every teacher; CCA with KLOT is best.", *map(klot_best, ("procrustes",
-        "cca", "contrastive")), CCA_BEST, metrics=("mean_r1", "mean_r5", "mean_r10")),
-    _experiment("table2", "Sources of the pairs", "6.2", "paired_sources",
-        "SOTAlign gains over SAIL whatever the pairs are; pairs of COCO retrieve best on COCO.", OVER_SAIL,
-        data="cc3m cc12m coco", variant="sources", metrics=(*_RETRIEVAL, *_SHIFTS)),
-    _experiment("table3", "Encoders", "6.2", "encoders",
-        "DINOv3 with NV-Embed-v2 is best; SOTAlign gains over SAIL with every pair of encoders.", OVER_SAIL,
-        models=_ENCODERS, metrics=_RETRIEVAL),
-    _experiment("table4", "Methods, retrieval", "6.3", "methods",
-        "SOTAlign is above every supervised and semi-supervised method; none of the others makes use of unpaired rows.",
-        best("mean_r1"), data="cc3m coco flickr30k", metrics=_RETRIEVAL, parameters={"methods": _METHODS}),
-    _experiment("table5", "Methods, zero-shot classification", "6.3", "methods",
-        "SOTAlign classifies best; STRUCTURE is above SAIL and gains nothing from unpaired rows.", best("zero_shot"),
-        beats("zero_shot", "STRUCTURE", "SAIL"), NOTHING_GAINED, data="cc3m food101 cifar10 cifar100 dtd imagenet",
-        sample_data="synthetic caltech101", variant="classes", metrics=("zero_shot", "i2t_r1"),
-        parameters={"methods": _METHODS}),
-    _experiment("table6", "Alignment within one data set", "6.3", "methods",
-        "With 100 or 500 pairs of one data set and 400 items to search, SOTAlign is far above SUE.", *OVER_SUE,
-        data="coco flickr30k polyvore", metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive",
-        "sue", "sotalign"]}),
-    _experiment("table7", "Sources of unpaired images and texts", "B.2", "unpaired_sources",
-        "SOTAlign is above SAIL with every source, and better the closer it is to the data measured on.", OVER_SAIL,
-        data=_SOURCES, variant="sources", metrics=(*_RETRIEVAL, *_SHIFTS), parameters={"vary": "both"}),
-    _experiment("table8", "Encoders, with mutual k-NN", "B.2", "encoders",
-        "SOTAlign gains over SAIL with every pair of encoders.", OVER_SAIL, models=_ENCODERS, metrics=(*_RETRIEVAL,
-        "mutual_knn")),
-    _experiment("table9", "Methods, retrieval at 1 and 5", "B.3", "methods", "As table 4.", best("t2i_r1"),
-        best("i2t_r1"), data="cc3m coco flickr30k", metrics=("t2i_r1", "t2i_r5", "i2t_r1", "i2t_r5"),
-        parameters={"methods": _METHODS}),
-    _experiment("table10", "Methods, zero-shot classification and retrieval", "B.3", "methods",
-        "As table 5; on Aircraft STRUCTURE is best.", best("zero_shot"), beats("zero_shot", "STRUCTURE", "SAIL"),
-        data="cc3m food101 cifar10 cifar100 aircraft dtd flowers imagenet", sample_data="synthetic caltech101",
-        variant="classes", metrics=("zero_shot", "i2t_r1"), parameters={"methods": _METHODS}),
-    _experiment("table11", "Alignment within one data set, with SUE's heads and without", "B.3", "methods",
-        "SOTAlign is above SUE with perceptrons of width 8, too.", *MLP_OVER_SUE, data="coco flickr30k polyvore",
-        metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive", "sue",
-        "sotalign_mlp", "sotalign"]}),
-)  # fmt: skip
+STUDIES = (methods, teachers, sweep, unpaired_sources, source_distances, paired_sources, encoders)
 
 
 def _open_models(
@@ -493,16 +340,8 @@ def _count(facts: Mapping[str, Any]) -> str:
 
 
 PAPER = Paper(
-    "sotalign",
-    "SOTAlign",
-    EXPERIMENTS,
-    KINDS,
-    METRICS,
-    SOTAlignData,
-    SAMPLE_DATA,
-    open_sample,
-    _open_models,
-    _count,
+    *("sotalign", "SOTAlign", *described("sotalign", STUDIES)),
+    *(SOTAlignData, SAMPLE_DATA, open_sample, _open_models, _count),
     choices={
         "methods": tuple(BASELINES),
         "teachers": ("procrustes", "cca", "contrastive"),
@@ -511,10 +350,4 @@ PAPER = Paper(
         "vary": ("both", "images", "texts"),
     },
     ranges={"overlap": ("a share from 0 to 1, or null", lambda share: share is None or 0 <= share <= 1)},
-    drawings={
-        "sotalign-fig1": ("a drawing of the task", "1"),
-        "sotalign-fig2": ("a drawing of the method", "3"),
-        "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/klot.py", "5"),
-        "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/klot.py", "B.1"),
-    },
 )

@@ -13,20 +13,8 @@ from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
 from congruence.train import METHODS, HeadTrainer, make_method
 from congruence.train.retrieval import recalls
 from congruence.train.tuning import grid_points
+from congruence_papers.core import told
 from congruence_papers.sotalign.data import Heldout, Parts, SOTAlignData
-
-#: Every metric, with its axis label in figures.
-METRICS = {
-    **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
-    **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
-    **{f"mean_r{k}": f"MeanR@{k}" for k in (1, 5, 10)},
-    "zero_shot": "zero-shot accuracy",
-    "mutual_knn": "mutual k-NN of the two encoders",
-    "shift": "distance from the paired data (turns)",
-    "image_shift": "distance of the images (turns)",
-    "text_shift": "distance of the texts (turns)",
-    "correlation": "Pearson r over all points",
-}
 
 
 def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
@@ -44,9 +32,7 @@ def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) ->
 def encoder_agreement(
     data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
 ) -> float:
-    """Return the mutual k-NN of an image and a text encoder, on one random image and text of each common label
-    (SOTAlign, appendix B.2, figure 9).
-    """
+    """Return the mutual k-NN of two encoders on one random image and text of each common label (figure 9)."""
     rng = np.random.default_rng(seed)
     common = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
     common = np.sort(rng.permutation(common)[:rows])
@@ -83,33 +69,9 @@ class Baseline:
     oracle_pairs: bool = False
 
 
-_RATES = {"preprocess": ("center", "normalize"), "rate": (1.0, 1 / 3, 3.0, 10.0)}
-_WEIGHTS = {"weight": (10.0, 1.0, 100.0, 0.1), "preprocess": ("center", "normalize")}
-_ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5, 1e-2), "teacher": ("cca", "procrustes")}
-_BOTH = {"both_weights": (0.1, 1.0, 0.3, 3.0)}
-_SHARES = {"components_share": (1.0, 0.9, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)}
-_CCA = {"ridge": (0.1, 1.0, 10.0, 100.0), "components_share": (1.0, 0.25)}
-_NARROW = {"head": "mlp", "n_components": 8}
-
-#: All methods that can be listed in a table. Without tuning, the first combination of the grid is used.
-BASELINES: dict[str, Baseline] = {
-    "sotalign": Baseline("SOTAlign", "sotalign", {}, _ALPHAS),
-    # Ours: the paper initializes the heads at random.
-    "sotalign_teacher": Baseline("SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, _ALPHAS),
-    "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
-    "sail_all": Baseline("SAIL, all pairs", "sail", {}, _RATES, unpaired=False, oracle_pairs=True),
-    "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
-    "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
-    "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
-    "nnclr": Baseline("NNCLR", "nnclr", {}, {"n_neighbors": (5, 1), **_BOTH}),
-    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft"), **_BOTH}),
-    "sue": Baseline("SUE", "sue", {"n_components": 8}, {"n_neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01, 10.0)}),
-    "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
-    "csa": Baseline("CSA", "csa", {}, {"ridge": (0.0, 0.1, 1.0, 10.0)}, unpaired=False),
-    "cca": Baseline("CCA", "cca", {}, _CCA, unpaired=False),
-    "procrustes": Baseline("Procrustes", "procrustes", {}, _SHARES, unpaired=False),
-    "sotalign_mlp": Baseline("SOTAlign, perceptrons of width 8", "sotalign", _NARROW, _ALPHAS),
-}
+#: All methods of the tables. Without tuning, the first combination of the grid is used. The start at the
+#: teacher is ours: the paper initializes the heads at random.
+BASELINES = {name: Baseline(**facts) for name, facts in told("sotalign")["methods"].items()}
 
 
 def method_parameters(
