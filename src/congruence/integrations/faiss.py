@@ -15,7 +15,7 @@ from congruence._utils.optional import require
 from congruence._utils.typing import RowsLike
 from congruence.errors import NormWarning, OutputExistsError, ParameterError, ShapeError
 from congruence.evaluation.joint_search import searched_rows
-from congruence.integrations._maps import as_map
+from congruence.integrations._maps import as_map, check_suffix
 from congruence.io import read_embeddings
 from congruence.io.faiss_file import read_index
 from congruence.maps import AffineMap, HeadsMap, Map
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
 
-#: File suffixes for an index, which can hold several transforms.
-INDEX_SUFFIXES = (".index", ".faiss")
+#: File suffixes for an index, which can hold several transforms, and for one transform.
+INDEX_SUFFIXES, TRANSFORM_SUFFIX = (".index", ".faiss"), ".vt"
 
 _SAMPLE = 256  # rows of an index whose norms are compared with those of queries
 
@@ -152,8 +152,9 @@ def export_faiss(
         As for ``to_faiss_index``.
     path : path-like
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
-        in front, for ``faiss.read_index``. Otherwise only the affine map, for ``faiss.read_VectorTransform``, which
-        cannot hold the normalization: ``normalize=True`` is refused, and "auto" warns.
+        in front, for ``faiss.read_index``. If it ends in ``.vt``, or has no suffix, only the affine map, for
+        ``faiss.read_VectorTransform``, which cannot hold the normalization: ``normalize=True`` is refused, and "auto"
+        warns. Other suffixes are refused.
     index : path-like or faiss.Index, optional
         An index of the target model's vectors, which is copied unchanged into the new file. A file is memory-mapped,
         not read (FAISS 1.11 and later). For a joint-space map: vectors of the model that is searched, or a file of
@@ -161,10 +162,11 @@ def export_faiss(
     force : bool, default=False
         Replace an existing file, but never that of ``index``.
     """
+    suffix = check_suffix(path, *INDEX_SUFFIXES, TRANSFORM_SUFFIX)
     check_output(path, force=force)
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if isinstance(mapping, HeadsMap):
-        if index is None or Path(path).suffix.lower() not in INDEX_SUFFIXES:
+        if index is None or suffix not in INDEX_SUFFIXES:
             problem = "Got a joint-space map without rows to search, or for a file that is no index."
             raise ParameterError(problem, "Pass vectors of one model as `index=…`, and a path that ends in .index.")
         rows = read_embeddings(index) if isinstance(index, (str, Path)) else index
@@ -178,7 +180,7 @@ def export_faiss(
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
         index = read_index(Path(index))
-    if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
+    if index is not None or suffix in INDEX_SUFFIXES:
         exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
     else:
         exported, writer = to_faiss(mapping), "write_VectorTransform"

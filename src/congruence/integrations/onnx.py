@@ -14,7 +14,7 @@ from congruence import __version__
 from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
-from congruence.integrations._maps import as_map
+from congruence.integrations._maps import as_map, check_suffix
 from congruence.maps import Map
 from congruence.maps.readout import LONGEST, shortest_row
 
@@ -101,6 +101,7 @@ def export_onnx(
     force: bool = False,
 ) -> Path:
     """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``."""
+    check_suffix(path, ".onnx")
     model = to_onnx(mapping, modality=modality, normalize=normalize, side=side, role=role)
     content = model.SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
