@@ -189,7 +189,7 @@ def test_inspect_tells_everything(here, fitted):
     assert facts["modalities"] == ["image", "text"]
     assert len(facts["singular_values"]) == 8
     text = here("inspect", "map").out
-    assert all(word in text for word in ("rank", "alignment", "anchors look paired", "quartiles", "chance 0.017"))
+    assert all(word in text for word in ("anchors cover", "alignment", "anchors look paired", "quartiles", "chance 0.017"))
     (cosine,) = (line for line in text.splitlines() if "cosine" in line)  # nowhere without its controls
     for name in ("constant", "random_rotation", "unmapped"):
         assert f"{name.replace('_', ' ')} {facts['scores'][f'held_out_cosine_{name}']:.3f}" in cosine

@@ -270,24 +270,21 @@ def export(
     mapping = congruence.load(map_path)
     if inverse:
         mapping = inverse_of(mapping)
-    head, role = in_python(side) or "source", role or "query"
-    report: dict[str, object] = {"output": out, "format": to}
+    head = in_python(side) or "source"
+    options: dict[str, Any] = {"modality": modality, "normalize": unit, "side": head, "force": force}
     if to == "faiss":
-        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, side=head, force=force)
+        export_faiss(mapping, out, index=index, **options)
     elif to == "onnx":
-        export_onnx(mapping, out, modality=modality, normalize=unit, side=head, role=role, force=force)
+        export_onnx(mapping, out, role=role or "query", **options)
     else:
         from congruence.integrations.sentence_transformers import export_sentence_transformers
 
-        assert model is not None
-        export_sentence_transformers(
-            mapping, model, out, modality=modality, normalize=unit, side=head, role=role, force=force
-        )
+        export_sentence_transformers(mapping, model or "", out, role=role or "query", **options)
     inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
     asked = inner.target_space_ if head == "target" else inner.source_space_
     mapped = modality or default or ("text" if to == "sentence-transformers" else asked.modality)
-    report |= {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
+    widths = {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
     if as_json:
-        print_json({**report, "modality": mapped})
+        print_json({"output": out, "format": to, **widths, "modality": mapped})
     else:
         say(f"written to {out}" + (f", for {mapped} vectors" if mapped else ""))

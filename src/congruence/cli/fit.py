@@ -9,7 +9,7 @@ from congruence.cli._engines import RAY, Engine, EngineOptions
 from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
-from congruence.cli._scores import held_out_facts
+from congruence.cli._scores import map_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
 
@@ -26,16 +26,6 @@ FIT = {"check": True, "strict": False, "missing": "drop", "groups": str, "realig
 
 #: What the files say less often than the user.
 SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
-
-#: What the pairing check says.
-_PAIRED = {
-    "paired": "yes",
-    "not paired": "NO",
-    "shifted": "NO, they are out of step",
-    "exchanged": "NO, partners are exchanged",
-    "cannot tell": "cannot tell",
-    "too few": "too few pairs to tell",
-}
 
 
 def check_parameters(method: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -240,46 +230,10 @@ def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[s
 
 
 def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import AffineMap, HeadsMap, UnpairedMap
-    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
-
     if as_json:
-        print_json(
-            {
-                "output": out,
-                "old": old,
-                "new": new,
-                "paired_by": paired_by,
-                **by_side(mapping.describe(), sides_of(mapping)),
-            }
-        )
+        given = {"output": out, "old": old, "new": new, "paired_by": paired_by}
+        print_json({**given, **by_side(mapping.describe(), sides_of(mapping))})
         return
     models = {"old model": f"{old}: {mapping.source_space_}", "new model": f"{new}: {mapping.target_space_}"}
-    if isinstance(mapping, UnpairedMap):
-        found = dict(alignment_rows(mapping.alignment_.to_dict()))
-        print_facts("UnpairedMap", {**models, **found, "written to": out})
-        return
-    facts, scores = mapping.facts_, mapping.scores_
-    readout = mapping.readout_ if isinstance(mapping, AffineMap) else None
-    alone = [scores.get(f"unpaired_{side}") for side in ("source", "target")]
-    print_facts(
-        type(mapping).__name__,
-        {
-            **models,
-            "pairs": facts["n_pairs"],
-            "paired by": paired_by,
-            "distinct things that they show": f"about {scores['distinct']:.0f}" if "distinct" in scores else None,
-            **dict(readout.rows() if readout else ()),
-            **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
-            "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,
-            "left out": None if None in alone else "{} only in the old model, {} only in the new one".format(*alone),
-            **dict(refinement_rows(scores["refinement"]) if "refinement" in scores else ()),
-            "directions that the anchors cover": f"{facts['rank']} of {facts['directions']}"
-            if facts.keys() >= {"rank", "directions"}
-            else None,
-            "alignment of the anchors": facts.get("alignment"),
-            **held_out_facts(scores),
-            "anchors look paired": _PAIRED.get(scores["pairing"]["state"]) if "pairing" in scores else None,
-            "written to": out,
-        },
-    )
+    told = {**models, **map_facts(mapping), "paired by": paired_by, "written to": out}
+    print_facts(type(mapping).__name__, told)
