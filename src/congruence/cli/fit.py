@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import RAY, Engine, EngineOptions
-from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
+from congruence.cli._input import ids_of, read, read_groups, refuse_options, split_named, two_sides
 from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
 from congruence.cli._scores import map_facts
@@ -39,9 +39,8 @@ def check_parameters(method: str, settings: dict[str, Any]) -> dict[str, Any]:
         try:
             given["ridge"] = float(given["ridge"])
         except ValueError:
-            raise ParameterError(
-                f"Got --set ridge={given['ridge']}; expected a number or cv.", "Pass --set ridge=1.0, for example."
-            ) from None
+            problem = f"Got --set ridge={given['ridge']}; expected a number or cv."
+            raise ParameterError(problem, "Pass --set ridge=1.0, for example.") from None
     known = METHODS["orthogonal" if method == "auto" else method]().get_params()
     foreign = {f"--set {name}": True for name in given if name not in known}
     why = f"for method {method!r}, which has no such option; expected options of that method"
@@ -115,7 +114,8 @@ def fit(
         given = [placed((old, new), anchors)]
         others, pools = {}, None
         for entry in means or []:
-            name, files_of = _parse_means(entry)
+            name, typed = split_named(entry, "--means", "MODALITY=OLD or MODALITY=OLD,NEW", "text=texts.npz:key")
+            files_of = (typed,) if "," not in typed else two_sides(typed, "--means", f"{name}=OLD,NEW") or ()
             # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
             rows = _read_with_ids(files_of, ids, how, name, zero_rows)
             others[name] = (rows[0], (*rows, None)[1])
@@ -190,18 +190,6 @@ def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], pat
         f"be right is in {written[0]} and {written[1]}. Look at it, then run: congruence fit {' '.join(files)} --ids "
         f"{','.join(written)} -o MAP"
     )
-
-
-def _parse_means(entry: str) -> tuple[str, list[str]]:
-    """Return the modality and the one or two files of an argument of ``--means``."""
-    name, equals, files = entry.partition("=")
-    sides = files.split(",")
-    if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=OLD or MODALITY=OLD,NEW.",
-            "Pass --means text=texts.npz:key, for example.",
-        )
-    return name, sides
 
 
 def _read_with_ids(

@@ -83,15 +83,10 @@ def _is_file(spec: str) -> bool:
 
 def _of_bridge(bridge: Bridge) -> dict[str, object]:
     """Describe what a bridge adds to its map: the queries it accepts, and thresholds."""
-    facts, fitted = bridge.describe(), bridge.thresholds
-    shown: dict[str, object] = {"queries": bridge.source, "index": bridge.target}
-    shown["bridged queries"] = "unit rows" if facts["unit_rows"] else "as mapped"
-    shown |= {name: _text(value) for name, value in facts["parameters"].items()}
-    if fitted is None:
+    shown: dict[str, object] = {**bridge.shown(), "modality": bridge.modality}
+    if bridge.thresholds is None:
         return {**shown, "thresholds": "none; congruence bridge evaluate with --old-queries and --out fits them"}
-    counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
-    shown |= {"thresholds": f"from {counts}", "known thresholds": f"{fitted.lowest:.4f} to {fitted.highest:.4f}"}
-    for rate, row in fitted.at_rates(_RATES):
+    for rate, row in bridge.thresholds.at_rates(_RATES):
         shown[f"threshold of {rate:.1%} false positives"] = f"{row.threshold:.4f} becomes {row.value:.4f}"
     return shown
 

@@ -12,6 +12,7 @@ from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
 from congruence.cli._output import progress, report_as
+from congruence.cli._sides import exchanged
 from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
@@ -66,11 +67,8 @@ def transform(
         settings["ranges"] = read(settings["ranges"], "none", True).vectors
     space = Space(settings.pop("model", None), settings.pop("revision", None))
     if os.path.isfile(map_path) and os.path.isdir(vectors) and not why_no_map(Path(vectors)):
-        typed = [{map_path: vectors, vectors: map_path}.get(word, word) for word in sys.argv[1:]]
-        raise ParameterError(
-            f"{vectors} is the map, and {map_path} a file of vectors: the map comes first.",
-            f"Type: {shlex.join(['congruence', *typed])}",
-        )
+        problem = f"{vectors} is the map, and {map_path} a file of vectors: the map comes first."
+        raise ParameterError(problem, exchanged(map_path, vectors))
     mapping, bridge = load_map(map_path)
     if inverse:
         mapping = inverse_of(mapping if bridge is None else bridge)

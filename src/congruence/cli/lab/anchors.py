@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.atomic import atomic_path
 from congruence.cli._input import column, refuse_options
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.cli._output import check_out, number, print_facts, print_json, say
@@ -38,7 +38,6 @@ def anchors(
         if texts:
             got, fix = f"--texts and {file!r}", "Leave out one of them."
         raise ParameterError(f"Got {got}; expected either a file of vectors or --texts.", fix)
-    check_output(out, force=force)  # checked before the work starts
     if file is None:
         needs_file = {"--method": method != "variance", "--labels": labels, "--ids": ids, "--plot": plot}
         refuse_options(needs_file, "with --texts, whose order is fixed")

@@ -485,19 +485,24 @@ queries = bridge.transform(vectors)  # search the old index with these
             "thresholds": None if self.thresholds is None else self.thresholds.describe(),
         }
 
-    def _shown(self) -> dict[str, str]:
+    def shown(self) -> dict[str, str]:
+        """Return what the bridge's display says."""
         facts = {"queries": str(self.source), "index": str(self.target)}
         facts["map"] = f"{self.map.kind}, fitted on {self.map.n_pairs_:,} pairs"
         if self.thresholds is not None:
-            facts["thresholds"] = f"from {self.thresholds.n_queries:,} queries and {self.thresholds.n_pairs:,} pairs"
+            fitted = self.thresholds
+            counts = (
+                f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
+            )
+            facts["thresholds"] = f"from {counts}, {fitted.lowest:.4f} to {fitted.highest:.4f}"
         facts["bridged queries"] = "unit rows" if self._unit else "as the map leaves them"
         return facts
 
     def __repr__(self) -> str:
-        return as_text("Bridge", self._shown())
+        return as_text("Bridge", self.shown())
 
     def _repr_html_(self) -> str:
-        return as_html("Bridge", self._shown())
+        return as_html("Bridge", self.shown())
 
 
 def load(path: str | Path) -> Map | Bridge:
