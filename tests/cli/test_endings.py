@@ -109,8 +109,14 @@ MAKERS |= {"similarity", "negatives", "train"}
 REFUSALS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO]
 
 
-@pytest.mark.parametrize("writer", sorted(MAKERS))
-@pytest.mark.parametrize("number", REFUSALS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("writer", "number"),
+    [
+        pytest.param(writer, number, marks=[pytest.mark.long] if k and writer != "fit" else [])
+        for writer in sorted(MAKERS)
+        for k, number in enumerate(REFUSALS)
+    ],
+)
 def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, writer, number, monkeypatch):
     """The first step that makes something on the disk fails."""
     real_open, real_mkdir = io.open, os.mkdir
@@ -138,7 +144,7 @@ def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, wr
     assert set(data.iterdir()) == before
 
 
-@pytest.mark.parametrize("length", [244, 251, 255])
+@pytest.mark.parametrize("length", [244, pytest.param(251, marks=pytest.mark.long), 255])
 def test_a_name_up_to_255_bytes_is_written_or_refused(here, data, length):
     for command, name in (("fit", "f"), ("export", "e"), ("similarity", "s"), ("train", "t"), ("transform", "p")):
         name = name * length if command != "transform" else f"{name * (length - 8)}.parquet"
