@@ -27,8 +27,7 @@ COMPARED = (
     "result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
 )
 
-#: First columns of tables of scores.
-_COMPARED = ("metric", "query", "against")
+_COMPARED = ("metric", "query", "against")  # first columns of tables of scores
 
 
 def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW) -> None:

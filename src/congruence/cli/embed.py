@@ -48,10 +48,8 @@ def embed(
         try:
             chosen = int(layer)
         except ValueError:
-            raise ParameterError(
-                f"Got --layer {layer}; expected a whole number or all.",
-                "Pass --layer -1 for the last layer, or --layer all.",
-            ) from None
+            problem = f"Got --layer {layer}; expected a whole number or all."
+            raise ParameterError(problem, "Pass --layer -1 for the last layer, or --layer all.") from None
     if encoder.partition(":")[0] not in ADAPTERS and inputs.partition(":")[0] in ADAPTERS:
         raise ParameterError(f"{inputs} is the encoder, which comes first.", exchanged(encoder, inputs))
     runner = EngineOptions.of(engine, settings)

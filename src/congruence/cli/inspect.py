@@ -16,8 +16,7 @@ from congruence.errors import CorruptFileError
 if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
-#: False-positive rates of the old model whose thresholds are shown.
-_RATES = (0.1, 0.01, 0.001)
+_RATES = (0.1, 0.01, 0.001)  # false-positive rates of the old model whose thresholds are shown
 
 #: Facts that ``map_facts`` tells in other words.
 _TOLD = ("n_pairs", "rank", "directions", "alignment", "steps", "best_step", "reconstruction_error", "negatives_each")

@@ -99,10 +99,8 @@ def _check_rows(mapping: Map, data: str | None, given: PairOptions, settings: di
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         return
     if data is not None or given.pairs is None:
-        raise ParameterError(
-            f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
-            "Pass --pairs FIRST,SECOND, as in the training.",
-        )
+        problem = f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind})."
+        raise ParameterError(problem, "Pass --pairs FIRST,SECOND, as in the training.")
     two_sides(given.pairs, "--pairs", "FIRST,SECOND")
     two_sides(given.texts, "--texts", "CAPTION,WRONG")
     if given.sugarcrepe is None:

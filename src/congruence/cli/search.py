@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Number of hits printed.
-_PRINTED = 20
+_PRINTED = 20  # number of hits printed
 
 
 def search(

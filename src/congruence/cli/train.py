@@ -44,8 +44,7 @@ def train(
     links: Links = None,
     unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models; repeatable."),
     validation: str | None = option(
-        None,
-        "Pairs to choose steps and parameters by: a share, number or FIRST,SECOND (none, for jam .15).",
+        None, "Pairs to choose steps and parameters by: a share, number or FIRST,SECOND (none, for jam .15)."
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
@@ -163,10 +162,8 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or FIRST,SECOND.",
-            f"Pass {option} 0.1, for example.",
-        ) from None
+        problem = f"Got {option} {text!r}; expected a share, a number of pairs, or FIRST,SECOND."
+        raise ParameterError(problem, f"Pass {option} 0.1, for example.") from None
 
 
 def _print_grid_point(criterion: str, point: dict[str, object], score: float) -> None:

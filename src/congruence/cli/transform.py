@@ -32,9 +32,7 @@ def transform(
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
     side: str | None = option(None, "first or second: head of a joint-space map; by default by the vectors' space."),
     normalize: str = option(
-        "auto",
-        "Scale mapped rows to unit norm; auto: as the new model's at the fit.",
-        metavar="auto|yes|no",
+        "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
     ),
     ids: Ids = None,
     engine: Engine = "local",

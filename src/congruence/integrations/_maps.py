@@ -20,10 +20,8 @@ def as_map(
     if isinstance(mapping, Bridge):
         return mapping.for_modality(modality, role), mapping.normalize if normalize == "auto" else normalize
     if not isinstance(mapping, Map):
-        raise ParameterError(
-            f"Got {type(mapping).__name__}; expected a fitted map or a Bridge.",
-            "Load one with congruence.load, or fit one with congruence.fit.",
-        )
+        problem = f"Got {type(mapping).__name__}; expected a fitted map or a Bridge."
+        raise ParameterError(problem, "Load one with congruence.load, or fit one with congruence.fit.")
     return mapping.for_modality(modality).for_role(role), normalize
 
 

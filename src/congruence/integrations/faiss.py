@@ -41,10 +41,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     """
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
-        raise ParameterError(
-            f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports.",
-            "Use an orthogonal or a linear map, or map the vectors first.",
-        )
+        problem = f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports."
+        raise ParameterError(problem, "Use an orthogonal or a linear map, or map the vectors first.")
     return _linear(mapping.matrix, mapping.offset)
 
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
 
-#: Layers that a Dense module can end with.
-ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
+ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}  # layers that a Dense module can end with
 
 
 class MapModule(Module):
@@ -127,10 +126,8 @@ def map_model(model: SentenceTransformer, mapping: Map | Bridge, **options: Any)
     if given["side"] == "target":
         expected, space = mapping.d_target, mapping.target_space_
     if width != expected:
-        raise ShapeError(
-            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}).",
-            "Use the map's source model, or the inverse map.",
-        )
+        problem = f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space})."
+        raise ShapeError(problem, "Use the map's source model, or the inverse map.")
     try:
         appended = to_modules(mapping, **given)
     except _NoModuleError:

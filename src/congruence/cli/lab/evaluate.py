@@ -121,10 +121,8 @@ def _held_out(
 
     rule = mapping.scores_.get("holdout")
     if rule is None:
-        raise InputError(
-            "Got --held-out for a map fitted on all pairs; expected held-out ones.",
-            "Fit the map with --holdout, or leave out --held-out.",
-        )
+        problem = "Got --held-out for a map fitted on all pairs; expected held-out ones."
+        raise InputError(problem, "Fit the map with --holdout, or leave out --held-out.")
     split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
     fitted = mapping.source_space_.modality
     if two_sided and mapping.target_space_.modality != fitted:

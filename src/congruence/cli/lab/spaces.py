@@ -91,10 +91,8 @@ def _compare_layers(
     from congruence.metrics import between_spaces
 
     if len(metric) > 1 or metric == ["all"]:
-        raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers.",
-            "Pass --metric once.",
-        )
+        problem = f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers."
+        raise ParameterError(problem, "Pass --metric once.")
     between_spaces(metric[0])  # an unknown metric is reported before the work starts
     sides = list(map(_read_layers, files, ids))
     pairs = Pairs.join(*(next(iter(layers.values())) for layers in sides))

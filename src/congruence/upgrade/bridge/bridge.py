@@ -116,15 +116,11 @@ class Bridge:
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
-            raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
-                "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.",
-            )
+            problem = f"Got {type(mapping).__name__} for mapping; expected a fitted map."
+            raise ParameterError(problem, "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.")
         if isinstance(mapping, HeadsMap):
-            raise ParameterError(
-                f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's.",
-                "Fit a rotation or a linear map of the new rows to the old ones.",
-            )
+            problem = f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's."
+            raise ParameterError(problem, "Fit a rotation or a linear map of the new rows to the old ones.")
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
@@ -200,10 +196,7 @@ class Bridge:
         if modality is None and len(known) > 1:
             raise ModalityError(
                 f"The map has means of {', '.join(known)}, and the queries declare no modality.",
-                (
-                    f"Pass `modality={known[-1]!r}`.",
-                    "If all queries have one, pass it to `congruence.Bridge`.",
-                ),
+                (f"Pass `modality={known[-1]!r}`.", "If all queries have one, pass it to `congruence.Bridge`."),
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:

@@ -130,12 +130,7 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
 
 
 def _nearest(
-    queries: np.ndarray,
-    rows: np.ndarray,
-    n: int,
-    metric: str,
-    correction: Hubness | None,
-    bank: np.ndarray | None,
+    queries: np.ndarray, rows: np.ndarray, n: int, metric: str, correction: Hubness | None, bank: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     if correction is None:
         if bank is not None:
