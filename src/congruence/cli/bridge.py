@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._input import column, in_python, inverse_of, read, read_given, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import NEW_OLD, by_side, check_out, number, print_json, print_table, say
+from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
-
-if TYPE_CHECKING:
-    from congruence.upgrade.bridge.bridge import BridgeScores
 
 #: Commands in the order of the help, by the module that has them.
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
@@ -132,7 +129,8 @@ def evaluate(
         thresholds = [row.to_dict() for row in translated]
         print_json({"map": map_path, "output": out, **by_side(scores.to_dict(), NEW_OLD), "thresholds": thresholds})
         return
-    _print_scores(scores)
+    for line in str(scores).splitlines():
+        say(line)
     print_thresholds(translated)
     for note in scores.notes:
         say(note)
@@ -140,20 +138,6 @@ def evaluate(
         say(f"saved: {out}")
         if bridge.thresholds is not None and scores.hubness:
             say("Its thresholds are for plain cosines, without the correction.")
-
-
-def _print_scores(scores: BridgeScores) -> None:
-    names = list(scores.systems[0].scores)
-    title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
-    if scores.candidates is not None:
-        title += f"; two-stage: {scores.candidates} candidates"
-    title += f"; hubness: {scores.hubness}" if scores.hubness else ""
-    rows = []
-    for line in scores.systems:
-        cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]
-        rows.append([line.system, *cells])
-    print_table(title, ["", *names], rows)
-    print("±: standard error over queries.")
 
 
 def serve(

@@ -83,10 +83,15 @@ class BridgeScores(PlainData):
         return {line.system: line.scores for line in self.systems}[system]
 
     def __str__(self) -> str:
-        names = list(self.systems[0].scores)
-        lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
-        lines += [f"  {line.system:<30}" + "".join(f"{line.scores[n]:>11.3f}" for n in names) for line in self.systems]
-        return "\n".join(lines)
+        two_stage = "" if self.candidates is None else f"; two-stage: {self.candidates} candidates"
+        title = f"{self.n_queries:,} queries over {self.n_rows:,} rows{two_stage}"
+        rows = [["", *self.systems[0].scores]]
+        for line in self.systems:
+            errors = {name: f" ± {error:.3f}" for name, error in line.errors.items()}
+            rows.append([line.system, *(f"{value:.3f}{errors.get(n, '')}" for n, value in line.scores.items())])
+        lines = ["  " + f"{row[0]:<12}" + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows]
+        hubness = f"; hubness: {self.hubness}" if self.hubness else ""
+        return "\n".join([f"{title}{hubness}", *lines, "±: standard error over queries."])
 
 
 class Bridge:
