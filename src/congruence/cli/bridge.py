@@ -11,7 +11,7 @@ from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, opt
 from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
-from congruence.cli.search import check_hits_output, print_hits, table_of_hits
+from congruence.cli.search import print_hits, table_of_hits
 from congruence.errors import ParameterError
 
 #: Commands in the order of the help, by the module that has them.
@@ -52,7 +52,7 @@ def search(
     from congruence import Bridge
 
     refuse_same(index, queries)
-    check_hits_output(out, queries, index, force=force)
+    check_out(out, queries, index, force=force, kind="table")
     bridge = Bridge.load(map_path)
     new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
     found = bridge.search(new_queries, old_rows, k)
@@ -96,8 +96,7 @@ def evaluate(
     for old, new in ((index, queries), (old_queries, queries), (index, new_index)):  # before anything is read
         refuse_same(old, new)
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
-    if out is not None:
-        check_out(out, force=force, kind="map")  # checked before the work starts
+    check_out(out, force=force, kind="map")
     bridge = Bridge.load(map_path)
     normalize, bank = settings.pop("normalize", None), settings.pop("bank", None)
     if normalize is not None or (modality is not None and modality != bridge.modality):

@@ -42,8 +42,7 @@ def demo(
         foreign = {"--classes": classes is not None}
     other = "emoji" if photos else "photos"
     refuse_options(foreign, f"with the sample {sample}", f"Leave it out, or pass --sample {other}.")
-    if save_map is not None:
-        check_out(save_map, force=False, kind="map")
+    check_out(save_map, force=False, kind="map")
     page = (out if out is not None else "demo.html" if photos else "report.html") if report else None
     if files is not None:
         _write_files(files, as_json)

@@ -49,7 +49,7 @@ def search(
     files = two_sides(background, "--background") or ()
     refuse_same(old, new)
     refuse_same(*files)
-    check_hits_output(out, queries, old, new, *files, force=force)
+    check_out(out, queries, old, new, *files, force=force, kind="table")
     bridge = Bridge.load(map_path)
     new_queries, old_rows, new_rows = read(queries, ids, modality=modality), read(old, ids), read(new, ids)
     placed((old, new), (old_rows, new_rows))
@@ -67,15 +67,6 @@ def search(
     hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
     report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), **counts}
     print_hits(title, hits, report, notes, force=force, as_json=as_json)
-
-
-def check_hits_output(out: str | None, *specs: str | None, force: bool) -> None:
-    """Check before the work starts that hits can be written, and over none of the inputs."""
-    from congruence.io import open_source
-
-    if out is not None:
-        inputs = [open_source(spec, ids=False) for spec in specs if force and spec is not None]
-        check_out(out, *inputs, force=force, kind="table")
 
 
 def print_hits(

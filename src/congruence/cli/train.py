@@ -75,8 +75,7 @@ def train(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     check_out(out, force=force, kind="map")
-    if report is not None:
-        check_out(report, force=force, kind="page")
+    check_out(report, force=force, kind="page")
     settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}
     first, second = (
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))

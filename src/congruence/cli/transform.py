@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
-from congruence.cli._output import progress, report_as
+from congruence.cli._output import progress
 from congruence.cli._sides import exchanged
 from congruence.errors import DirectionError, ParameterError
 
@@ -93,20 +93,6 @@ def transform(
                 aim = "map them to the new model" if inverse else "map them back to the old model"
                 error.fix = (f"To {aim}, type: {shlex.join(['congruence', *words])}",)
             raise
-    if not isinstance(source, Source):
-        print_data_set("mapped", report, as_json=as_json)
-        return
     taken = f"vectors of the {'new' if inverse else 'old'} model ({mapping.source_space_.model or 'unnamed'})"
-    facts = {
-        "taken as": None if "target" in mapping.sides else taken,
-        "rows": report.rows,
-        "width": report.dim,
-        "dtype": report.dtype,
-        "columns of zeros after them, which stay": report.padding or None,
-        "nearest rows that the stored form keeps": None if report.kept is None else f"{report.kept:.1%}",
-        "norms": "1" if report.normalized else "as mapped",
-        "variance in covered directions": report.covered_share,
-        "seconds": f"{report.seconds:.1f}",
-        "written to": report.output,
-    }
-    report_as(as_json, report.to_dict(), "mapped", facts)
+    told = None if "target" in mapping.sides or not isinstance(source, Source) else taken
+    print_job("mapped", report, as_json=as_json, taken=told)

@@ -49,8 +49,7 @@ def anchors(
     check_anchors_output(out)
     source = open_source(file, ids=False if ids == "none" else ids)
     check_out(out, source, force=force)
-    if plot is not None:
-        check_out(plot, source, force=force, kind="plot")
+    check_out(plot, source, force=force, kind="plot")
     classes = None if labels is None else column(labels, "--labels")
     chosen = choose_anchors(source, n, method, labels=classes, max_rows=max_rows, random_state=seed)
     chosen.save(out, force=force)

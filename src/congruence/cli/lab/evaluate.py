@@ -51,8 +51,7 @@ def evaluate(
     if not against:
         needs_other = {"--set groups": groups, "--set fitted_rows": fitted_rows}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
-    if report is not None:  # checked before the work starts
-        check_out(report, force=force, kind="page")
+    check_out(report, force=force, kind="page")
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")

@@ -35,8 +35,7 @@ def similarity(
 
     Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
     """
-    if plot is not None:
-        check_out(plot, force=force, kind="plot")
+    check_out(plot, force=force, kind="plot")
     columns, options = ids_of(ids), {"permutations": permutations, "random_state": seed, **settings}
     result: Any
     show: Any

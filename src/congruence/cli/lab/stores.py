@@ -61,9 +61,7 @@ def doctor(
 
     source = open_source(store, ids=ids)
     named = [split_named(entry, "--known", "NAME=FILE", "old=old.npy") for entry in known or []]
-    if out is not None:
-        inputs = [open_source(spec, ids=False) for _, spec in named]
-        check_out(out, source, *inputs, force=force, kind="table")
+    check_out(out, source, *(spec for _, spec in named), force=force, kind="table")
     rows: dict[str, Embeddings] = {}
     for name, spec in named:
         if name in rows:
