@@ -34,6 +34,10 @@ Links: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Pairs of other ids on both sides: a file with columns old_id and new_id, or FILE:OLD,NEW."),
 ]
+Normalize: TypeAlias = Annotated[
+    str,
+    typer.Option(help="Scale mapped rows to unit norm; auto: as the new rows at the fit.", metavar="auto|yes|no"),
+]
 
 #: What the values of ``--set`` are called in messages.
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}

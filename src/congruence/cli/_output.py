@@ -69,9 +69,10 @@ def _plain(data: object) -> object:
     return data
 
 
-def say(text: str) -> None:
-    """Print a line that may contain names and ids; control characters in them are escaped."""
-    print(visible(text))
+def say(*lines: str) -> None:
+    """Print lines that may contain names and ids; control characters in them are escaped."""
+    for line in lines:
+        print(visible(line))
 
 
 def say_error(text: str) -> None:

@@ -46,8 +46,7 @@ def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
         print(f"{modality}: {share:.1%} of the old vectors' variance lies in directions that the anchors cover.")
-    for note in scores.notes:
-        say(note)
+    say(*scores.notes)
 
 
 def _line(row: Score, words: Mapping[str, str], *values: float | None) -> list[str]:
@@ -75,8 +74,7 @@ def print_comparison(comparison: Comparison, words: Mapping[str, str] = OLD_NEW)
             ],
         )
     print(COMPARED)
-    for note in comparison.notes:
-        say(note)
+    say(*comparison.notes)
 
 
 #: What the pairing check says.

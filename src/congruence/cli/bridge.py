@@ -7,7 +7,7 @@ from typing import Any
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._input import column, in_python, inverse_of, read, read_given, refuse_options, two_sides, unit_rows
-from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._options import MODEL, Force, Ids, Json, Normalize, Seed, argument, option, settable
 from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
@@ -128,11 +128,9 @@ def evaluate(
         thresholds = [row.to_dict() for row in translated]
         print_json({"map": map_path, "output": out, **by_side(scores.to_dict(), NEW_OLD), "thresholds": thresholds})
         return
-    for line in str(scores).splitlines():
-        say(line)
+    say(*str(scores).splitlines())
     print_thresholds(translated)
-    for note in scores.notes:
-        say(note)
+    say(*scores.notes)
     if out is not None:
         say(f"saved: {out}")
         if bridge.thresholds is not None and scores.hubness:
@@ -212,9 +210,7 @@ def export(
     side: str | None = option(None, "first or second: which head of a joint-space map; first by default."),
     role: str | None = option(None, "query, store or plain: what mapped vectors are for; queries by default."),
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
-    normalize: str = option(
-        "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
-    ),
+    normalize: Normalize = "auto",
     force: Force = False,
     as_json: Json = False,
 ) -> None:

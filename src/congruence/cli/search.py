@@ -84,8 +84,7 @@ def print_hits(
         for hit in hits.slice(0, _PRINTED).to_pylist()
     ]
     print_table(title, ["query", "rank", "id", "model", "score"], lines)
-    for note in notes:
-        say(note)
+    say(*notes)
     if out is not None:
         say(f"written to {out}: {len(hits):,} hits")
     elif len(hits) > _PRINTED:

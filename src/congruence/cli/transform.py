@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
-from congruence.cli._options import Force, Ids, Json, argument, option, settable
+from congruence.cli._options import Force, Ids, Json, Normalize, argument, option, settable
 from congruence.cli._output import progress
 from congruence.cli._sides import exchanged
 from congruence.errors import DirectionError, ParameterError
@@ -31,9 +31,7 @@ def transform(
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
     side: str | None = option(None, "first or second: head of a joint-space map; by default by the vectors' space."),
-    normalize: str = option(
-        "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
-    ),
+    normalize: Normalize = "auto",
     ids: Ids = None,
     engine: Engine = "local",
     settings: dict[str, Any] = settable(

@@ -116,5 +116,4 @@ def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
         print_json({"texts": len(lines), "output": out, "next": following})
         return
     say(f"{len(lines):,} texts written to {out}. Encode them with both models' text towers, and fit:")
-    for line in following:
-        say(f"  {line}")
+    say(*(f"  {line}" for line in following))

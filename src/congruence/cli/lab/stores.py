@@ -101,8 +101,7 @@ def _print_origins(store: str, report: OriginReport) -> None:
         ]
         title = f"Rows that fit no known model (false discovery rate {report.fdr:g})"
         print_table(title, ["row", "id", "nearest", "distance (1 usual)", "p"], lines)
-    for line in report.summary():
-        say(line)
+    say(*report.summary())
 
 
 def _origins(source: Source, report: OriginReport) -> Any:
