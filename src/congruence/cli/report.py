@@ -86,9 +86,14 @@ def report(
         say(f"Report: {out}")
 
 
+#: Options by the arguments of ``summarize_training``, where these are called otherwise.
+report.argument_names = {"items": "sugarcrepe"}  # type: ignore[attr-defined]
+
+
 def _check_rows(mapping: Map, data: str | None, given: PairOptions, settings: dict[str, Any]) -> None:
     """Refuse rows that do not belong to this kind of map, or options that contradict each other."""
     from congruence.maps import HeadsMap
+    from congruence.report.training import check_options
 
     if not isinstance(mapping, HeadsMap):
         foreign = {f"--{name}": value for name, value in vars(given).items()}
@@ -105,12 +110,8 @@ def _check_rows(mapping: Map, data: str | None, given: PairOptions, settings: di
     two_sides(given.texts, "--texts", "CAPTION,WRONG")
     if given.sugarcrepe is None:
         refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
-    else:
-        own = {f"--{name}": getattr(given, name) for name in ("groups", "tasks", "texts")}
-        refuse_options(own, "together with --sugarcrepe, which has its own")
-    if given.groups is None and given.sugarcrepe is None:
-        fix = "Pass one of them, for the names of the images."
-        refuse_options({"--pictures": given.pictures}, "without --groups or --sugarcrepe", fix)
+    described = {name: getattr(given, name) for name in ("groups", "tasks", "texts")}
+    check_options(given.negatives, described, given.sugarcrepe, given.pictures)
 
 
 def summarize_files(
