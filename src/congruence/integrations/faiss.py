@@ -59,12 +59,10 @@ def to_faiss_index(
 
     Parameters
     ----------
-    mapping, modality
-        As for ``to_faiss``.
+    mapping, modality, normalize
+        As for ``to_faiss``; ``congruence.integrations.to_onnx``.
     index : faiss.Index, optional
         An index of any kind with the width of the map's output; by default an empty ``IndexFlatIP``.
-    normalize : {"auto", True, False}, default="auto"
-        Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
 
     Warns
     -----

@@ -39,18 +39,8 @@ class MapModule(Module):
     Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``,
     even from local folders; most maps do not need such a module (``to_modules``).
 
-    Parameters
-    ----------
-    mapping : Map or Bridge
-        Fitted on the vectors of the model that the module is appended to.
-    modality : str, optional
-        Modality whose means are used; by default that of the bridge, or "text".
-    normalize : {"auto", True, False}, default="auto"
-        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    side : {"source", "target"}, default="source"
-        Which head to use; for joint-space maps only.
-    role : {"query", "store", "plain"}, default="query"
-        What the vectors are for (``Map.transform``): queries, or rows of an index.
+    ``mapping`` is fitted on the vectors of the model that the module is appended to; the other parameters are as for
+    ``congruence.integrations.to_onnx``, with the modality "text" for a map without a bridge that sets another.
     """
 
     config_keys = ["modality", "normalize", "side", "role"]  # noqa: RUF012  # as in the base class
