@@ -104,6 +104,25 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     assert state() == before
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("fit a.npz b.npz -o map --method linear --set center=maybe", "Got --set center=maybe"),
+        ("fit a.npz b.npz -o map --set ridge=1", "no such option"),
+        ("fit a.npz b.npz -o map --means text", "MODALITY=OLD"),
+        ("train sail --pairs a.npz,b.npz -o map --set max_step=3", "max_steps"),
+        ("train --pairs a.npz -o map", "Pass --pairs FIRST,SECOND"),
+        ("report map sample --negatives a.npz -o names.txt", "Got --negatives for a map into"),
+        ("check a.npz b.npz -o map --also a.npz --also b.npz", "Got --also twice"),
+        ("bridge export map --to onnx --index old.index -o names.txt", "Leave out --index"),
+        ("lab evaluate map --set groups=none --report names.txt", "without --against"),
+        ("lab similarity a.npz b.npz --layers --set halves=2 --plot names.txt", "with --layers"),
+    ],
+)
+def test_a_mistaken_argument_is_told_before_an_output_that_is_taken(here, data, typed, said):
+    here(typed).refused(said)
+
+
 MAKERS = {"fit", "transform", "search", "export", "export --index", "export onnx"}
 MAKERS |= {"similarity", "negatives", "train"}
 REFUSALS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO]

@@ -78,7 +78,6 @@ def fit(
     from congruence._utils.validation import check_choice
     from congruence.embeddings import MODALITIES
 
-    check_out(out, force=force, kind="map")  # checked before the work starts
     refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     named = {name: settings.pop(name, None) for name in SPACES}
@@ -89,39 +88,39 @@ def fit(
         {"model": named[f"{side}_model"], "revision": named[f"{side}_revision"], "modality": kind}
         for side, kind in (("old", modality), ("new", theirs))
     ]
-    of_pairs = {"--holdout": holdout, "--means": means, "--queries": queries, "--unpaired": unpaired}
-    of_pairs["--links"] = links
+    of_pairs = {"--holdout": holdout, "--means": means, "--unpaired": unpaired, "--links": links}
+    by_fragments = not no_pairs and runner.by_fragments(old, new)
     if no_pairs:
-        of_pairs |= {"--method": method not in ("auto", "orthogonal"), "--ids": ids}
+        of_pairs |= {"--queries": queries, "--method": method not in ("auto", "orthogonal"), "--ids": ids}
         refuse_options(of_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
-        options = {**check_parameters("orthogonal", settings), "random_state": seed}
+    elif by_fragments:
+        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
+        of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
+        why = "for data sets that are read once, by fragments"
+        refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
+    parameters = check_parameters("orthogonal" if no_pairs else method, settings)
+    of_means = [_means_of(entry) for entry in means or []]
+    pool_files = two_sides(unpaired, "--unpaired")
+    check_out(out, force=force, kind="map")  # once the arguments are right, and before the work starts
+    if no_pairs:
+        options = {**parameters, "random_state": seed}
         files = [read(spec, "none", zero_rows, **space) for spec, space in zip((old, new), spaces, strict=True)]
         placed((old, new), files)
         mapping, how = _fit_unpaired(files, modality, options, strict=settings.get("strict", False)), "search"
-    elif runner.by_fragments(old, new):
-        parameters = check_parameters(method, settings)
-        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
-        of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
-        del of_pairs["--queries"]
-        why = "for data sets that are read once, by fragments"
-        refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
+    elif by_fragments:
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
         parameters |= {"queries": queries} if queries else {}
         mapping, how = _fit_fragments((old, new), ids, spaces, zero_rows, runner, method, parameters), "fragments"
     else:
-        parameters = check_parameters(method, settings)
         anchors, how = read_anchors((old, new), ids, spaces, zero_rows, links)
         given = [placed((old, new), anchors)]
         others, pools = {}, None
-        for entry in means or []:
-            name, typed = split_named(entry, "--means", "MODALITY=OLD or MODALITY=OLD,NEW", "text=texts.npz:key")
-            files_of = (typed,) if "," not in typed else two_sides(typed, "--means", f"{name}=OLD,NEW") or ()
+        for name, files_of in of_means:
             # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
             rows = _read_with_ids(files_of, ids, how, name, zero_rows)
             others[name] = (rows[0], (*rows, None)[1])
             given.append(placed(files_of, rows))
-        if unpaired is not None:
-            pool_files = two_sides(unpaired, "--unpaired") or ("", "")
+        if pool_files is not None:
             first, second = _read_with_ids(pool_files, ids if how != "position" else None, "id", modality, False)
             pools = first, second
             given.append(placed(pool_files, pools))
@@ -145,6 +144,11 @@ def fit(
         )
     mapping.save(out, force=force)
     _report(mapping, old, new, out, how, as_json)
+
+
+def _means_of(entry: str) -> tuple[str, tuple[str, ...]]:
+    name, files = split_named(entry, "--means", "MODALITY=OLD or MODALITY=OLD,NEW", "text=texts.npz:key")
+    return name, (files,) if "," not in files else two_sides(files, "--means", f"{name}=OLD,NEW") or ()
 
 
 def _fit_fragments(

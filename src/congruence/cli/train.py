@@ -74,8 +74,6 @@ def train(
     from congruence.embeddings import Space
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
-    check_out(out, force=force, kind="map")
-    check_out(report, force=force, kind="page")
     settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}
     first, second = (
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
@@ -98,6 +96,8 @@ def train(
         "tasks": tasks,
     }
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
+    check_out(out, force=force, kind="map")  # once the arguments are right, and before the work starts
+    check_out(report, force=force, kind="page")
     with checkpoint_folder(out, checkpoint) as folder:
         run = run_recipe(
             recipe,

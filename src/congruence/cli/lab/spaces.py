@@ -35,12 +35,12 @@ def similarity(
 
     Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
     """
+    refuse_options({"--set halves": layers and settings.get("halves")}, "with --layers")
     check_out(plot, force=force, kind="plot")
     columns, options = ids_of(ids), {"permutations": permutations, "random_state": seed, **settings}
     result: Any
     show: Any
     if layers:
-        refuse_options({"--set halves": settings.get("halves")}, "with --layers")
         result = _compare_layers((first, second), columns, metric or ["linear_cka"], options, as_json)
         data, show = {"layers": result.to_dict()}, _print_layers
     else:
