@@ -127,7 +127,7 @@ ANSWERS = {
     "bridge evaluate back --queries n.parquet --index o.parquet --old-queries n.parquet": "the same file as",
     "bridge evaluate back --queries n.parquet --index o.parquet --labels zz,zz": "--labels zz: ",
     "bridge export mlp -o y.index": "an orthogonal or a linear map",
-    "bridge export map -o y.index --side second --to onnx": "",
+    "bridge export map -o y.onnx --side second --to onnx": "",
     "lab similarity old.npy short.npy": "Pass --ids for both",
     "lab similarity one.npy one.npy": "Got 1 paired rows; expected at least 8.",
     "lab similarity old.npy new.npy --metric linear_cca": "",

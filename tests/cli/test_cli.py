@@ -94,13 +94,6 @@ def test_every_method_and_option_reaches_the_map(here, data, options, kind, para
     assert here("inspect", "map").code == 0
 
 
-def test_pairs_are_joined_by_id(here, data):
-    result = here("fit a.npz:v b.npz:v --ids other,names -o map --json --set check=false")
-    assert json.loads(result.out)["n_pairs"] == 300
-    # `other` names each source row by the next one's name, so the rows no longer belong together.
-    assert json.loads(result.out)["alignment"] < 0.5
-
-
 def test_shuffled_anchors_warn_and_strict_refuses(here, data):
     result = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "map").ends(0)
     assert "The 300 anchors do not look paired" in result.err
@@ -108,36 +101,6 @@ def test_shuffled_anchors_warn_and_strict_refuses(here, data):
     here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--set", "strict=true").ends(2)
     assert not (data / "strict").exists()
     assert here("fit", "a.npz:v", "b.npz:shuffled", "-o", "quiet", "--set", "check=false").err == ""
-
-
-def test_single_wrong_pairs_are_named(here, data):
-    Y = P.Y.copy()
-    Y[[3, 77]] = Y[[77, 3]]
-    np.savez(data / "c.npz", v=Y, names=NAMES)
-    result = here("fit", "a.npz:v", "c.npz:v", "--ids", "names", "-o", "map").ends(0)
-    assert "2 of 300 pairs look wrong" in result.err
-    assert "'item 3'" in result.err
-    assert "'item 77'" in result.err
-
-
-def test_zero_rows_can_be_allowed(here, data):
-    X = P.X.copy()
-    X[7] = 0
-    np.save(data / "zero.npy", X)
-    result = here("fit", "zero.npy", "b.npz:v", "-o", "map", "--set", "allow_zero_rows=true", "--json").ends(0)
-    assert json.loads(result.out)["n_pairs"] == 299
-    assert json.loads(result.out)["scores"]["zero_rows_left_out"] == 1
-
-
-@pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN or inf"), (0.0, "all zeros")])
-def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
-    X = P.X.copy()
-    X[7] = bad
-    np.savez(data / "bad.npz", v=X, names=NAMES)
-    for command in (["lab similarity"], ["fit", "-o", "map"]):
-        result = here(*command, "b.npz:v", "bad.npz:v", "--ids", "names").ends(2)
-        assert f"Got {said} in 1 of 300 rows of bad.npz:v (ids {str(NAMES[7])!r})" in result.err
-        assert "allow_zero_rows=True" not in result.err
 
 
 # ------------------------------------------------------------------ transform, evaluate, inspect, export
@@ -189,7 +152,9 @@ def test_inspect_tells_everything(here, fitted):
     assert facts["modalities"] == ["image", "text"]
     assert len(facts["singular_values"]) == 8
     text = here("inspect", "map").out
-    assert all(word in text for word in ("rank", "alignment", "anchors look paired", "quartiles", "chance 0.017"))
+    assert all(
+        word in text for word in ("anchors cover", "alignment", "anchors look paired", "quartiles", "chance 0.017")
+    )
     (cosine,) = (line for line in text.splitlines() if "cosine" in line)  # nowhere without its controls
     for name in ("constant", "random_rotation", "unmapped"):
         assert f"{name.replace('_', ' ')} {facts['scores'][f'held_out_cosine_{name}']:.3f}" in cosine
@@ -202,11 +167,7 @@ def test_export_gives_faiss_the_same_map(here, fitted, data):
     transform = faiss.read_VectorTransform(str(data / "map.vt"))
     X = P.X.astype(np.float32)
     np.testing.assert_allclose(transform.apply(X), m.transform(X), atol=1e-5)
-    index = faiss.IndexPreTransform(transform, faiss.IndexFlatL2(8))
-    index.add(X)
-    assert index.ntotal == 300
     assert here("bridge export", "map", "-o", "map.vt").code == 2
-    assert json.loads(here("bridge export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
     assert "'faiss'" in here("bridge export", "map", "-o", "x", "--to", "milvus").err
 
 
@@ -275,25 +236,7 @@ def test_report_on_the_sample(here, sample_map, tmp_path):
     assert data["scores"][0]["n"] == 1595
 
 
-def test_report_refuses_what_it_cannot_use(here, sample_map, tmp_path):
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
-    for arguments, words in (
-        ((sample_map, "nothing.parquet"), "no file"),
-        ((sample_map, tmp_path / "bad.parquet"), "damaged"),
-        ((tmp_path / "nowhere", "sample"), "nowhere"),
-    ):
-        here("report", *arguments, "-o", tmp_path / "r.html").refused(words)
-        assert not (tmp_path / "r.html").exists()
-
-
-def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
-    from congruence.datasets import Bundle, load_sample, write_bundle
-
-    sample = load_sample("emoji")
-    write_bundle(tmp_path / "swapped.parquet", Bundle(sample.target, sample.source))
-    here("report", sample_map, tmp_path / "swapped.parquet", "-o", tmp_path / "r.html").refused("inverse")
-
-
+@pytest.mark.long
 def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):
     out = tmp_path / "r.html"
     vectors = ["--old-image", "a.npz:v", "--new-image", "b.npz:v"]

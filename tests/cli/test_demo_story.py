@@ -67,7 +67,7 @@ def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, phot
     harmed = [one for one in result["examples"] if one["harmed"]]
     assert all(one["steps"][2]["right"] < one["steps"][0]["right"] for one in harmed)
     result["certificate"] = {"headline": "map now"}
-    _demo_photos.print_story(result | {"same_lists": False})
+    _demo_photos.tell(photos, {}, result | {"same_lists": False})
     out = capsys.readouterr().out
     assert "pip install 'congruence[lancedb]'" in out
     assert "NOT the same" in out

@@ -104,13 +104,38 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     assert state() == before
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("fit a.npz b.npz -o map --method linear --set center=maybe", "Got --set center=maybe"),
+        ("fit a.npz b.npz -o map --set ridge=1", "no such option"),
+        ("fit a.npz b.npz -o map --means text", "MODALITY=OLD"),
+        ("train sail --pairs a.npz,b.npz -o map --set max_step=3", "max_steps"),
+        ("train --pairs a.npz -o map", "Pass --pairs FIRST,SECOND"),
+        ("report map sample --negatives a.npz -o names.txt", "Got --negatives for a map into"),
+        ("check a.npz b.npz -o map --also a.npz --also b.npz", "Got --also twice"),
+        ("bridge export map --to onnx --index old.index -o names.txt", "Leave out --index"),
+        ("lab evaluate map --set groups=none --report names.txt", "without --against"),
+        ("lab similarity a.npz b.npz --layers --set halves=2 --plot names.txt", "with --layers"),
+    ],
+)
+def test_a_mistaken_argument_is_told_before_an_output_that_is_taken(here, data, typed, said):
+    here(typed).refused(said)
+
+
 MAKERS = {"fit", "transform", "search", "export", "export --index", "export onnx"}
 MAKERS |= {"similarity", "negatives", "train"}
 REFUSALS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO]
 
 
-@pytest.mark.parametrize("writer", sorted(MAKERS))
-@pytest.mark.parametrize("number", REFUSALS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("writer", "number"),
+    [
+        pytest.param(writer, number, marks=[pytest.mark.long] if k and writer != "fit" else [])
+        for writer in sorted(MAKERS)
+        for k, number in enumerate(REFUSALS)
+    ],
+)
 def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, writer, number, monkeypatch):
     """The first step that makes something on the disk fails."""
     real_open, real_mkdir = io.open, os.mkdir
@@ -138,7 +163,7 @@ def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, wr
     assert set(data.iterdir()) == before
 
 
-@pytest.mark.parametrize("length", [244, 251, 255])
+@pytest.mark.parametrize("length", [244, pytest.param(251, marks=pytest.mark.long), 255])
 def test_a_name_up_to_255_bytes_is_written_or_refused(here, data, length):
     for command, name in (("fit", "f"), ("export", "e"), ("similarity", "s"), ("train", "t"), ("transform", "p")):
         name = name * length if command != "transform" else f"{name * (length - 8)}.parquet"

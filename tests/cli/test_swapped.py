@@ -99,7 +99,10 @@ def test_python_refuses_recorded_rows_of_the_wrong_model_as_the_command_line_doe
         congruence.fit(old, new, means={"text": (texts[0], rows("old", NEW, "text"))} | {"audio": (texts[1], texts[1])})
 
 
-@pytest.mark.parametrize("typed", ["check old.npy new.npy --store old.npy -o {}", "fit old.npy new.npy -o {}"])
+@pytest.mark.parametrize(
+    "typed",
+    [pytest.param("check old.npy new.npy --store old.npy -o {}", marks=pytest.mark.long), "fit old.npy new.npy -o {}"],
+)
 def test_files_that_name_no_model_are_named(here, files, typed):
     said = " ".join(here(typed.format("out")).ends(0).out.split())
     assert "old.npy" in said.lower()

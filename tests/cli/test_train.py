@@ -152,8 +152,6 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
         (sotalign, "--set epochs=3", "epochs"),
         (sotalign, "--validation half", "--validation"),
         (sotalign, "--grid divergence_weight=x,y", "divergence_weight"),
-        (sotalign, "--pairs one", "pairs"),
-        (sotalign, "--unpaired nowhere.npy,x.npy", "nowhere.npy"),
         (sotalign, "--set epsilon_teacher=1e-7", "epsilon_teacher"),
         (sotalign, "--set device=cuda:9", "device"),
         (sotalign, "--negatives n.npy", "jam"),
@@ -161,8 +159,6 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
         (jam, "--set keep_pairs=9", "--set keep_pairs"),
         (jam, "--grid steps=1,3", "steps"),
         (jam, "--set steps=3", "steps"),
-        (jam, "--pairs one.npy", "pairs"),
-        (jam, "--set groups=nowhere.txt", "nowhere.txt"),
         (jam, "--set spread_mix=2", "spread_mix"),
     ],
 )

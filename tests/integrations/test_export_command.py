@@ -83,7 +83,8 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     OrthogonalMap().fit(rows, rows @ np.linalg.qr(draw.standard_normal((120, 120)))[0]).save(tmp_path / "map")
     wide(120).save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
     more = ("--model", "encoder") if to == "sentence-transformers" else ()
-    arguments = ("bridge export", "map", "--to", to, *more, "-o", "out.index")
+    out = {"onnx": "out.onnx", "faiss": "out.index"}.get(to, "out")
+    arguments = ("bridge export", "map", "--to", to, *more, "-o", out)
     assert here(*arguments).code == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -93,7 +94,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert done.code == 2, done.err
-    assert done.err.startswith("error: Got an error from the disk while writing out.index (")
+    assert done.err.startswith(f"error: Got an error from the disk while writing {out} (")
     assert done.err.endswith("Nothing was left behind.\n")
     assert done.err.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -111,6 +112,9 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
         ("orthogonal --to onnx --side second -o x", "Leave out --side"),
         ("bridge --index bridge/config.json -o x", "which FAISS cannot read"),
         ("cut --to onnx -o x", "error: Got"),
+        ("bridge -o x.zzz", "ends in .index or .faiss or .vt"),
+        ("bridge --index old.faiss -o x.zzz", "ends in .index or .faiss or .vt"),
+        ("bridge --to onnx -o x.index", "ends in .onnx"),
     ],
 )
 def test_refusals(here, data, arguments, said):
@@ -119,4 +123,4 @@ def test_refusals(here, data, arguments, said):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
     here("bridge export", *arguments.split()).refused(said)
-    assert not (data / "x").exists()
+    assert not list(data.glob("x*"))

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from congruence.integrations.server import Limits, RequestError, read_request
@@ -25,6 +25,7 @@ def outcome(body: bytes) -> list[str] | RequestError:
         return error
 
 
+@settings(settings.get_profile("costly"))
 @given(BODIES | ANY)
 def test_json_is_read_or_refused(body):
     got = outcome(json.dumps(body).encode())

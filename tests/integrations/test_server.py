@@ -183,6 +183,8 @@ def test_models_health_and_numbers(served):
     client = served.client()
     assert [model.id for model in client.models.list()] == ["old-model", "text-embedding-3-small"]
     assert client.models.retrieve("text-embedding-3-small").owned_by == "congruence"
+    with pytest.raises(openai.NotFoundError, match="not served"):
+        client.models.retrieve("gpt")
     assert served.get("/healthz").json() == {"status": "ok"}
     before = served.metric('congruence_requests_total{path="/v1/embeddings",status="200"}')
     tokens = served.metric("congruence_tokens_total")
@@ -510,6 +512,7 @@ serve(app, taken, timeout=60, on_ready=threading.Thread(target=ask, daemon=True)
 """
 
 
+@pytest.mark.long
 def test_a_second_interrupt_does_not_wait_for_a_model_that_hangs():
     with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         try:
@@ -555,16 +558,7 @@ def test_concurrent_answers_do_not_mix(served, bridge):
     np.testing.assert_allclose(rows, bridge.transform(new_model(texts), "text"), atol=1e-6)
 
 
-def test_the_client_raises_its_own_errors(served):
-    client = served.client()
-    with pytest.raises(openai.NotFoundError, match="not served"):
-        client.embeddings.create(model="gpt", input="x")
-    with pytest.raises(openai.BadRequestError, match="token ids"):
-        client.embeddings.create(model="old-model", input=[1, 2])
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt")
-
-
+@pytest.mark.long
 def test_the_openai_client_comes_again(bridge, slow):
     app = create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))
     with running(app) as server, slow.busy(server):

@@ -2,6 +2,7 @@
 
 import shutil
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
@@ -49,8 +50,16 @@ def step(plan, problem, batches, size=40):
     return result
 
 
-@pytest.mark.parametrize("texts", [True, False])
-@pytest.mark.parametrize("kind", ["memory map", "data set", "file", "float64"])
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        *(("data set", True), ("file", False)),
+        *(
+            pytest.param(kind, texts, marks=pytest.mark.long)
+            for kind, texts in [("data set", False), ("file", True), *product(("memory map", "float64"), (True, False))]
+        ),
+    ],
+)
 def test_a_store_of_any_kind_is_migrated_alike(problem, mapping, on_disk, tmp_path, kind, texts):
     kinds = given(problem, texts)
     if texts:
@@ -95,8 +104,16 @@ def test_a_regression_from_sums_is_that_from_rows(kind):
             np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-@pytest.mark.parametrize("order", ["auto", "entropy", "residual", "random"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("order", "weighted"),
+    [
+        *(("auto", True), ("residual", False)),
+        *(
+            pytest.param(order, weighted, marks=pytest.mark.long)
+            for order, weighted in [("auto", False), ("residual", True), *product(("entropy", "random"), (False, True))]
+        ),
+    ],
+)
 def test_a_batch_out_of_many_rows_does_not_read_them_all(problem, mapping, monkeypatch, order, weighted):
     """All rows are read at the start, and when the refitted map makes them be written again."""
     for name, most in (("POOL", 500), ("SEEN", 100), ("MOVED", 100)):
@@ -175,7 +192,7 @@ def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path):
     assert held < n * 40  # the vectors take 64 bytes a row
 
 
-@pytest.mark.parametrize("stop", [1, 2, 4])
+@pytest.mark.parametrize("stop", [2, *(pytest.param(one, marks=pytest.mark.long) for one in (1, 4))])
 def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop):
     unbroken = Progressive(mapping, on_disk, **given(problem))
     result = step(unbroken, problem, 6)

@@ -44,8 +44,7 @@ from congruence.errors import ParameterError
 #: The program, and what commands that other packages add may use.
 __all__ = ["app", "check_not_input", "main", "number", "print_json", "print_table", "progress", "say", "say_error"]
 
-#: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
-LINES = "\n\t"
+LINES = "\n\t"  # line breaks and tabs are kept in messages, because messages of other libraries have several lines
 
 #: The program with all commands.
 app: TyperGroup
@@ -164,8 +163,7 @@ def _arguments(ctx: Any) -> list[str]:
     return [ctx.params[name] for name in names if name in ctx.params]
 
 
-#: What typer raises for words that are no command.
-_UsageError: Any = typer.BadParameter.__base__
+_UsageError: Any = typer.BadParameter.__base__  # what typer raises for words that are no command
 
 
 def _refusal(error: Any) -> ParameterError:

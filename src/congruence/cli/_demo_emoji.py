@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import check_output
-from congruence.cli._output import number, print_json, print_table, progress, say
+from congruence.cli._output import number, print_table
 from congruence.cli._scores import CONTROLS
 from congruence.errors import DuplicateWarning, ParameterError
 
@@ -26,45 +26,36 @@ _SCORES = {
 }
 
 
-def run(page: str | None, *, classes: int, seed: int, save_map: str | None, as_json: bool) -> None:
-    """Fit a map on the images of some classes, map texts by the same rotation, and score it on the other classes."""
-    from congruence.datasets import load_sample
-    from congruence.report import render, summarize, write_page
+#: Number of classes to fit on; what is shown meanwhile, and in how many steps; the page, and its name in the JSON.
+SIZE = 800
+LABEL, STEPS, RENDER, PAGE = "fitting and measuring", 2, "render", "report"
+
+
+def run(
+    sample: Bundle, classes: int, seed: int, callback: Callable[[int], object]
+) -> tuple[OrthogonalMap, dict[str, Any], dict[str, Any]]:
+    """Fit a map on the images of some classes, map texts by the same rotation, and score it on the other classes.
+
+    Returns the map, the summary of its report, and the scores.
+    """
+    from congruence.report import summarize
     from congruence.splits import Split
 
-    if page is not None:
-        check_output(page, force=True)
-    sample = load_sample("emoji")
-    with progress("fitting and measuring", 2, as_json) as callback:
-        mapping = fit_on_images(sample, classes, seed)
-        table = seen_and_unseen(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
-        if callback:
-            callback(1)
-        summary = summarize(mapping, sample, random_state=seed)
-    if save_map is not None:
-        mapping.save(save_map)
-    if page is not None:
-        write_page(page, render(summary), force=True)
-    result = {
-        "fitted_on_images_of": mapping.scores_["n_pairs"],
-        "models_alone": sample.info["each_model_alone"],
-        "table": table,
-        "few_anchors": summary["few_anchors"],
-        "commuting_overlap": summary["commuting"]["overlap"],
-        "report": page,
-    }
-    if as_json:
-        print_json(result)
-        return
-    for name, towers in sample.info["models"].items():
-        alone = sample.info["each_model_alone"][name]
-        recalls = ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
-        print(f"{name}: {towers}; its own retrieval of {len(sample.source['image'])} captions from pictures: {recalls}")
-    print(f"Pictures: {sample.info['images_of']}.\n")
-    print_scores(result)
-    print(summary["verdict"]["sentence"], summary["verdict"]["action"])
-    if page is not None:
-        say(f"Report: {page}")
+    mapping = fit_on_images(sample, classes, seed)
+    table = seen_and_unseen(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
+    callback(1)
+    summary = summarize(mapping, sample, random_state=seed)
+    return (
+        mapping,
+        summary,
+        {
+            "fitted_on_images_of": mapping.scores_["n_pairs"],
+            "models_alone": sample.info["each_model_alone"],
+            "table": table,
+            "few_anchors": summary["few_anchors"],
+            "commuting_overlap": summary["commuting"]["overlap"],
+        },
+    )
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
@@ -127,8 +118,13 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap, split: Split) -> lis
     return list(table.values())
 
 
-def print_scores(result: dict[str, Any]) -> None:
-    """Print the scores, and those of unseen classes by the number of anchors."""
+def tell(sample: Bundle, summary: dict[str, Any], result: dict[str, Any]) -> None:
+    """Print the models, the scores, those of unseen classes by the number of anchors, and the verdict."""
+    for name, towers in sample.info["models"].items():
+        alone = sample.info["each_model_alone"][name]
+        recalls = ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
+        print(f"{name}: {towers}; its own retrieval of {len(sample.source['image'])} captions from pictures: {recalls}")
+    print(f"Pictures: {sample.info['images_of']}.\n")
 
     def lines(cosines: bool, columns: tuple[str, ...], controls: tuple[str, ...]) -> list[list[str]]:
         keys = [(part, column) for part in ("seen", "unseen") for column in columns]
@@ -150,3 +146,4 @@ def print_scores(result: dict[str, Any]) -> None:
     curve = result["few_anchors"]
     rows = [[line["name"], *map(number, line["mean"])] for line in curve["curves"]]
     print_table("unseen classes by number of anchor images", ["", *map(str, curve["n"])], rows)
+    print(summary["verdict"]["sentence"], summary["verdict"]["action"])

@@ -34,8 +34,23 @@ _NAMES |= {f"{model}-{items}.parquet" for model in ("old", "new") for items in (
 #: Number of searches shown, of which half are those that mapping degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
 
-#: Number of photos that both models encode for the certificate, and of searches of the library.
-ANCHORS, STEPS = 200, 5
+#: Number of photos that both models encode for the certificate; share of the library that is re-embedded.
+ANCHORS, SIZE = 200, 0.1
+
+#: What is shown meanwhile, and in how many steps: the certificate and each search; the page, and its name in the JSON.
+LABEL, STEPS, RENDER, PAGE = "moving the library", 6, "render_story", "page"
+
+
+def run(
+    sample: Bundle, share: float, seed: int, callback: Callable[[int], object]
+) -> tuple[Map, dict[str, Any], dict[str, Any]]:
+    """Certify the change, and move the library; return the map, the page's story, and the same without pictures."""
+    certificate = certify_sample(sample, random_state=seed)
+    callback(1)
+    mapping = certificate.fit()
+    story = move_library(sample, mapping, share=share, random_state=seed, callback=callback)
+    story["certificate"] = certified(certificate)
+    return mapping, story, {key: value for key, value in story.items() if key != "examples"}
 
 
 def has_lancedb() -> bool:
@@ -174,7 +189,7 @@ def move_library(
     callback: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each
-    of ``STEPS`` steps, after which ``callback`` is called with 1.
+    of five steps, after which ``callback`` is called with 1.
 
     The sample's vectors of the new model take the place of encoding photos. Returns what
     ``congruence.report.render_story`` expects, except for ``certificate``.
@@ -277,7 +292,7 @@ def _examples(
     return examples
 
 
-def print_story(result: dict[str, Any]) -> None:
+def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
     say(
         f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "

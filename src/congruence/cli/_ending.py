@@ -24,8 +24,7 @@ _PLAIN = {
     "≥": ">=", "≤": "<=", "≈": "~", "²": "^2", "°": " deg", "“": '"', "”": '"', "‘": "'", "’": "'", "§": "section ",
 }  # fmt: skip
 
-#: Name under which ``_replace_characters`` is registered with Python's codecs.
-_REPLACE = "congruence.replace"
+_REPLACE = "congruence.replace"  # name under which ``_replace_characters`` is registered with Python's codecs
 
 
 class OutputLostError(Exception):
@@ -169,8 +168,7 @@ def stoppable() -> Iterator[None]:
 #: the pipe (as for SIGPIPE).
 BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 
-#: Where to report a bug: the project has no public address yet.
-ISSUES = "the project's issue tracker"
+ISSUES = "the project's issue tracker"  # where to report a bug: the project has no public address yet
 
 _SECRET_NAME = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
 

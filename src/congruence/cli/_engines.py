@@ -16,7 +16,6 @@ from congruence.cli._output import report_as
 if TYPE_CHECKING:
     from congruence import engines
     from congruence.embeddings import Embeddings
-    from congruence.io.jobs import JobReport
 
 
 #: Where a command runs; what belongs to it is given with ``--set``.
@@ -81,21 +80,39 @@ def _is_data_set(place: str | None) -> bool:
     return suffix_of(split_url(place)[0].name) in ("", ".parquet", ".lance")
 
 
-def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
-    """Print the report of a job on a data set."""
+def print_job(title: str, report: Any, *, as_json: bool, taken: str | None = None, **more: object) -> None:
+    """Print the report of a job on one file or on a data set: what is as usual is left out."""
+
+    def unless(usual: object, name: str) -> object:
+        value = getattr(report, name, usual)
+        return None if value == usual else value
+
+    left_out = unless(0, "bad_rows"), unless(None, "bad_rows_file")
+    if failures := unless([], "failures"):
+        left_out = len(failures), report.failures_file  # type: ignore[arg-type]
+    normalized, kept = getattr(report, "normalized", None), unless(None, "kept")
     facts = {
-        "engine": report.engine,
+        "taken as": taken,
+        "engine": unless("local", "engine"),
+        "encoder": unless(None, "encoder"),
         "rows": report.rows,
+        "layers": unless(1, "layers"),
         "width": report.dim,
-        "dtype": report.dtype,
-        "norms": "1" if report.normalized else f"as {title}",
-        "fragments": report.fragments,
-        "from an earlier run": report.resumed or None,
-        "left out": f"{report.bad_rows}, see {report.bad_rows_file}" if report.bad_rows else None,
+        "dtype": unless(None, "dtype"),
+        "columns of zeros after them, which stay": unless(0, "padding"),
+        "nearest rows that the stored form keeps": None if kept is None else f"{kept:.1%}",
+        "norms": None if normalized is None else "1" if normalized else f"as {title}",
+        "variance in covered directions": unless(None, "covered_share"),
+        "fragments": unless(1, "fragments"),
+        "encoded": unless(None, "encoded"),
+        "from the cache": unless(0, "cached"),
+        "from an earlier run": unless(0, "resumed"),
+        "left out": f"{left_out[0]}, see {left_out[1]}" if left_out[0] else None,
         "seconds": f"{report.seconds:.1f}",
         "written to": report.output,
+        "ids": unless(None, "ids"),
     }
-    report_as(as_json, report.to_dict(), title, facts)
+    report_as(as_json, {**report.to_dict(), **more}, title, facts)
 
 
 def read_sides(

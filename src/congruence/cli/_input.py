@@ -80,10 +80,8 @@ def inverse_of(mapping: Map | Bridge) -> Map:
     if isinstance(mapping, OrthogonalMap):
         return mapping.inverse()
     kind = f"{mapping.kind} map" if isinstance(mapping, Map) else "bridge"
-    raise ParameterError(
-        f"Got --inverse for a {kind}; expected an orthogonal map, the only kind with an inverse.",
-        "Fit a map from the new model to the old one instead, and leave out --inverse.",
-    )
+    problem = f"Got --inverse for a {kind}; expected an orthogonal map, the only kind with an inverse."
+    raise ParameterError(problem, "Fit a map from the new model to the old one instead, and leave out --inverse.")
 
 
 def unit_rows(normalize: str) -> bool | str:
@@ -178,10 +176,8 @@ def read_labels(spec: str | None, flag: str, *items: Embeddings | None) -> dict[
         if len(rows) == len(labels):
             return dict(zip(id_texts(rows.ids).tolist(), map(str, labels.tolist()), strict=True))
     counts = " or ".join(dict.fromkeys(str(len(rows)) for rows in known)) or "no"
-    raise ShapeError(
-        f"Got {len(labels)} entries of {flag} for {counts} rows; expected one entry for each row.",
-        f"Pass {flag} with one entry per row, not {spec}.",
-    )
+    problem = f"Got {len(labels)} entries of {flag} for {counts} rows; expected one entry for each row."
+    raise ShapeError(problem, f"Pass {flag} with one entry per row, not {spec}.")
 
 
 #: Options that are called otherwise than the argument of the library.
@@ -190,11 +186,8 @@ _OPTION_NAMES = {
     **{"unpaired_source": "unpaired", "unpaired_target": "unpaired", "holdout": "validation"},
 }
 
-#: Arguments of ``fit`` that messages about its maps name.
-_OF_FIT = {"means": "--means"}
-
-#: The form of a value at the begin of an option's help.
-_FORM = re.compile(r"(?:\[?[A-Z]+=?\]?)+,\[?[A-Z]+\]?")
+_OF_FIT = {"means": "--means"}  # arguments of ``fit`` that messages about its maps name
+_FORM = re.compile(r"(?:\[?[A-Z]+=?\]?)+,\[?[A-Z]+\]?")  # the form of a value at the begin of an option's help
 
 
 def spelling(

@@ -28,12 +28,15 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Report as JSON.")
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Random seed.")]
 Ids: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Key, column or file of the ids (OLD,NEW if they differ); none to pair by position."),
+    str | None, typer.Option(help="Key, column or file of the ids (OLD,NEW if they differ); none to pair by position.")
 ]
 Links: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Pairs of other ids on both sides: a file with columns old_id and new_id, or FILE:OLD,NEW."),
+]
+Normalize: TypeAlias = Annotated[
+    str,
+    typer.Option(help="Scale mapped rows to unit norm; auto: as the new rows at the fit.", metavar="auto|yes|no"),
 ]
 
 #: What the values of ``--set`` are called in messages.
@@ -59,10 +62,8 @@ class Settings:
         name = name.strip().replace("-", "_")
         if name not in self.known or not equals:
             near = (*get_close_matches(name, self.known, 1), *self.known)[0]
-            raise ParameterError(
-                f"Got --set {entry}; expected NAME=VALUE with one of the names {', '.join(self.known)}.",
-                f"Pass --set {near}=VALUE, for example.",
-            )
+            problem = f"Got --set {entry}; expected NAME=VALUE with one of the names {', '.join(self.known)}."
+            raise ParameterError(problem, f"Pass --set {near}=VALUE, for example.")
         kind = self.known[name] if isinstance(self.known[name], type) else type(self.known[name])
         try:
             return name, _SWITCH[text.lower()] if kind is bool else kind(text)

@@ -69,9 +69,10 @@ def _plain(data: object) -> object:
     return data
 
 
-def say(text: str) -> None:
-    """Print a line that may contain names and ids; control characters in them are escaped."""
-    print(visible(text))
+def say(*lines: str) -> None:
+    """Print lines that may contain names and ids; control characters in them are escaped."""
+    for line in lines:
+        print(visible(line))
 
 
 def say_error(text: str) -> None:
@@ -150,13 +151,15 @@ def check_not_input(out: str, path: str) -> None:
         )
 
 
-def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> None:
-    """Check before the work starts that an output can be written, and that it is none of the inputs.
+def check_out(out: str | None, *inputs: Source | str, force: bool, kind: str = "file") -> None:
+    """Check before the work starts that an output, if there is one, can be written, and that it is none of the inputs.
 
     ``kind``: a file; a table (.csv or .parquet), a plot or a page, which matplotlib draws, or the folder of a map.
     """
-    from congruence.io import check_output_place
+    from congruence.io import check_output_place, open_source
 
+    if out is None:
+        return
     if kind == "table" and not out.lower().endswith((".csv", ".parquet")):
         raise ParameterError(f"Got --out {out}; expected a .csv or .parquet file.", "Pass --out rows.csv, for example.")
     if kind == "plot":
@@ -172,7 +175,8 @@ def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> Non
     if kind == "page":
         require("matplotlib", extra="plot")
     for source in inputs:
-        check_output_place(source, out)
+        if force or not isinstance(source, str):
+            check_output_place(open_source(source, ids=False) if isinstance(source, str) else source, out)
 
 
 @contextmanager

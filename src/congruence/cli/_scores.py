@@ -1,10 +1,10 @@
-"""Print scores: retrieval first, and every cosine with its controls."""
+"""What is told of a map and of scores: retrieval first, and every cosine with its controls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._output import OLD_NEW, number, print_table, say, side_words
+from congruence.cli._output import FIRST_SECOND, OLD_NEW, number, print_table, say, side_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from congruence.evaluation import Score, Scores
     from congruence.evaluation.comparison import Comparison
     from congruence.evaluation.thresholds import Translation
+    from congruence.maps import Map
 
 
 #: Note printed below every table of cosines.
@@ -26,8 +27,7 @@ COMPARED = (
     "result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
 )
 
-#: First columns of tables of scores.
-_COMPARED = ("metric", "query", "against")
+_COMPARED = ("metric", "query", "against")  # first columns of tables of scores
 
 
 def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW) -> None:
@@ -46,8 +46,7 @@ def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
         print(f"{modality}: {share:.1%} of the old vectors' variance lies in directions that the anchors cover.")
-    for note in scores.notes:
-        say(note)
+    say(*scores.notes)
 
 
 def _line(row: Score, words: Mapping[str, str], *values: float | None) -> list[str]:
@@ -75,11 +74,69 @@ def print_comparison(comparison: Comparison, words: Mapping[str, str] = OLD_NEW)
             ],
         )
     print(COMPARED)
-    for note in comparison.notes:
-        say(note)
+    say(*comparison.notes)
 
 
-def held_out_facts(scores: dict[str, Any]) -> dict[str, str]:
+#: What the pairing check says.
+_PAIRED = {
+    "paired": "yes",
+    "not paired": "NO",
+    "shifted": "NO, they are out of step",
+    "exchanged": "NO, partners are exchanged",
+    "cannot tell": "cannot tell",
+    "too few": "too few pairs to tell",
+}
+
+
+def map_facts(mapping: Map) -> dict[str, object]:
+    """Return what is told of a map when it is fitted, trained and inspected; None for what it does not record."""
+    from congruence.maps import HeadsMap
+    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
+
+    facts, scores, readout = getattr(mapping, "facts_", {}), mapping.scores_, getattr(mapping, "readout_", None)
+    alone = [scores.get(f"unpaired_{side}") for side in ("source", "target")]
+    pools = [facts.get(f"n_unpaired_{side}") for side in ("source", "target")]
+    best = "" if facts.get("best_step") is None else f", best after {facts['best_step']}"
+    lost = {side: error for side, error in facts.get("reconstruction_error", {}).items() if side != "rows"}
+    pairing, first_of = scores.get("pairing"), f"caption first of {scores.get('test_choice_options', 5)}"
+    told = {
+        "pairs": facts.get("n_pairs"),
+        "paired by": scores.get("paired_by"),
+        "distinct things that they show": f"about {scores['distinct']:.0f}" if "distinct" in scores else None,
+        **dict(readout.rows() if readout else ()),
+        **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
+        "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,
+        "left out": None if None in alone else "{} only in the old model, {} only in the new one".format(*alone),
+        "unpaired": None if None in pools else "{} of the first, {} of the second".format(*pools),
+        **dict(refinement_rows(scores["refinement"]) if "refinement" in scores else ()),
+        **dict(alignment_rows(scores["alignment"]) if "alignment" in scores else ()),
+        "wrong captions per pair": facts.get("negatives_each") or None,
+        "pairs identical to another": f"{scores['identical_rows']} (groups: {scores['identical_groups']})"
+        if "identical_groups" in scores
+        else None,
+        "directions that the anchors cover": f"{facts['rank']} of {facts['directions']}"
+        if facts.keys() >= {"rank", "directions"}
+        else None,
+        "alignment of the anchors": facts.get("alignment"),
+        "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
+        **{f"{FIRST_SECOND[side]} variance not reconstructed": number(error) for side, error in lost.items()},
+        **_held_out_facts(scores),
+        "chosen by folds": scores.get("self_training", {}).get("sentence"),
+        "validation pairs": scores.get("validation_pairs"),
+        "validation: its teacher's": scores.get("teacher_validation_mean_recall_at_1"),
+        "test pairs": scores.get("test_pairs"),
+        **_recalls(scores),
+        "caption before its wrong ones": scores.get("test_binary_recall"),
+        first_of: scores.get("test_choice_recall"),
+        "anchors look paired": None if pairing is None else _PAIRED.get(pairing["state"]),
+        "suspect pairs": None if pairing is None else len(pairing["suspects"]) or None,
+    }
+    if "test_choice_note" in scores:
+        told["caption first of 5"] = f"not measured: {scores['test_choice_note']}"
+    return told
+
+
+def _held_out_facts(scores: dict[str, Any]) -> dict[str, str]:
     """Return the held-out scores of a fit, each with its reference value."""
     if "held_out_pairs" not in scores:
         return {}
@@ -98,6 +155,18 @@ def held_out_facts(scores: dict[str, Any]) -> dict[str, str]:
             facts[name] = with_references(key, chance=chance)
     controls = {name: f"held_out_cosine_{name}" for name in ("constant", "random_rotation", "unmapped")}
     return {**facts, "held-out cosine": with_references("held_out_cosine", **controls)}
+
+
+def _recalls(scores: dict[str, Any]) -> dict[str, str]:
+    """Return the recalls on the test pairs, in both directions."""
+    shown = {}
+    for k in (1, 5, 10):
+        titles = {"": f"recall at {k}, first → second, and back", "teacher_": f"its teacher's recall at {k}"}
+        for prefix, title in titles.items():
+            found = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
+            if None not in found:
+                shown[title] = ", ".join(map(number, found))
+    return shown
 
 
 def print_thresholds(translated: Sequence[Translation]) -> None:

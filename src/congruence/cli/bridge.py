@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._input import column, in_python, inverse_of, read, read_given, refuse_options, two_sides, unit_rows
-from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import NEW_OLD, by_side, check_out, number, print_json, print_table, say
+from congruence.cli._options import MODEL, Force, Ids, Json, Normalize, Seed, argument, option, settable
+from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
-from congruence.cli.search import check_hits_output, print_hits, table_of_hits
+from congruence.cli.search import print_hits, table_of_hits
 from congruence.errors import ParameterError
-
-if TYPE_CHECKING:
-    from congruence.upgrade.bridge.bridge import BridgeScores
 
 #: Commands in the order of the help, by the module that has them.
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
@@ -55,7 +52,7 @@ def search(
     from congruence import Bridge
 
     refuse_same(index, queries)
-    check_hits_output(out, queries, index, force=force)
+    check_out(out, queries, index, force=force, kind="table")
     bridge = Bridge.load(map_path)
     new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
     found = bridge.search(new_queries, old_rows, k)
@@ -99,8 +96,7 @@ def evaluate(
     for old, new in ((index, queries), (old_queries, queries), (index, new_index)):  # before anything is read
         refuse_same(old, new)
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
-    if out is not None:
-        check_out(out, force=force, kind="map")  # checked before the work starts
+    check_out(out, force=force, kind="map")
     bridge = Bridge.load(map_path)
     normalize, bank = settings.pop("normalize", None), settings.pop("bank", None)
     if normalize is not None or (modality is not None and modality != bridge.modality):
@@ -132,28 +128,13 @@ def evaluate(
         thresholds = [row.to_dict() for row in translated]
         print_json({"map": map_path, "output": out, **by_side(scores.to_dict(), NEW_OLD), "thresholds": thresholds})
         return
-    _print_scores(scores)
+    say(*str(scores).splitlines())
     print_thresholds(translated)
-    for note in scores.notes:
-        say(note)
+    say(*scores.notes)
     if out is not None:
         say(f"saved: {out}")
         if bridge.thresholds is not None and scores.hubness:
             say("Its thresholds are for plain cosines, without the correction.")
-
-
-def _print_scores(scores: BridgeScores) -> None:
-    names = list(scores.systems[0].scores)
-    title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
-    if scores.candidates is not None:
-        title += f"; two-stage: {scores.candidates} candidates"
-    title += f"; hubness: {scores.hubness}" if scores.hubness else ""
-    rows = []
-    for line in scores.systems:
-        cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]
-        rows.append([line.system, *cells])
-    print_table(title, ["", *names], rows)
-    print("±: standard error over queries.")
 
 
 def serve(
@@ -229,9 +210,7 @@ def export(
     side: str | None = option(None, "first or second: which head of a joint-space map; first by default."),
     role: str | None = option(None, "query, store or plain: what mapped vectors are for; queries by default."),
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
-    normalize: str = option(
-        "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
-    ),
+    normalize: Normalize = "auto",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -270,24 +249,21 @@ def export(
     mapping = congruence.load(map_path)
     if inverse:
         mapping = inverse_of(mapping)
-    head, role = in_python(side) or "source", role or "query"
-    report: dict[str, object] = {"output": out, "format": to}
+    head = in_python(side) or "source"
+    options: dict[str, Any] = {"modality": modality, "normalize": unit, "side": head, "force": force}
     if to == "faiss":
-        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, side=head, force=force)
+        export_faiss(mapping, out, index=index, **options)
     elif to == "onnx":
-        export_onnx(mapping, out, modality=modality, normalize=unit, side=head, role=role, force=force)
+        export_onnx(mapping, out, role=role or "query", **options)
     else:
         from congruence.integrations.sentence_transformers import export_sentence_transformers
 
-        assert model is not None
-        export_sentence_transformers(
-            mapping, model, out, modality=modality, normalize=unit, side=head, role=role, force=force
-        )
+        export_sentence_transformers(mapping, model or "", out, role=role or "query", **options)
     inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
     asked = inner.target_space_ if head == "target" else inner.source_space_
     mapped = modality or default or ("text" if to == "sentence-transformers" else asked.modality)
-    report |= {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
+    widths = {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
     if as_json:
-        print_json({**report, "modality": mapped})
+        print_json({"output": out, "format": to, **widths, "modality": mapped})
     else:
         say(f"written to {out}" + (f", for {mapped} vectors" if mapped else ""))

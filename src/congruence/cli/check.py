@@ -96,7 +96,6 @@ def check(
     from congruence.evaluation.judgments import read_qrels
     from congruence.upgrade.certify import EXIT_CODES, STEPS, Criteria, certify, split_anchors
 
-    check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
     refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     criteria = Criteria(**{name: settings.pop(name) for name in CRITERIA if name in settings})
@@ -106,6 +105,7 @@ def check(
     by_fragments = runner.by_fragments(*files)
     if by_fragments or new is None:
         refuse_options({"--links": links}, "for a bundle or data sets that are read by fragments", "Pass two files.")
+    check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
     given: list[tuple[Side, Side]] = []  # what was typed for each side that was read
 
     def read_files(first: str | None, second: str | None, kind: str | None, more: Mapping[str, Sequence[str]]) -> Sides:

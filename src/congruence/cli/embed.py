@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
-from congruence.cli._output import check_not_input, progress, report_as, say_error
+from congruence.cli._output import check_not_input, progress, say_error
 from congruence.cli._sides import exchanged
 from congruence.errors import ParameterError
 
@@ -48,10 +48,8 @@ def embed(
         try:
             chosen = int(layer)
         except ValueError:
-            raise ParameterError(
-                f"Got --layer {layer}; expected a whole number or all.",
-                "Pass --layer -1 for the last layer, or --layer all.",
-            ) from None
+            problem = f"Got --layer {layer}; expected a whole number or all."
+            raise ParameterError(problem, "Pass --layer -1 for the last layer, or --layer all.") from None
     if encoder.partition(":")[0] not in ADAPTERS and inputs.partition(":")[0] in ADAPTERS:
         raise ParameterError(f"{inputs} is the encoder, which comes first.", exchanged(encoder, inputs))
     runner = EngineOptions.of(engine, settings)
@@ -77,7 +75,7 @@ def embed(
                 force=force,
                 callback=callback,
             )
-        print_data_set("embedded", job, as_json=as_json)
+        print_job("embedded", job, as_json=as_json)
         return
     check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=ids, split=split, root=root)
@@ -91,17 +89,4 @@ def embed(
         raise typer.Exit(130) from None
     if report.failures:
         say_error(f"warning: {len(report.failures)} items left out, see {report.failures_file}")
-    facts = {
-        "encoder": report.encoder,
-        "rows": report.rows,
-        "layers": report.layers if report.layers > 1 else None,
-        "width": report.dim,
-        "encoded": report.encoded,
-        "from the cache": report.cached,
-        "from an earlier run": report.resumed,
-        "left out": len(report.failures),
-        "seconds": f"{report.seconds:.1f}",
-        "written to": report.output,
-        "ids": report.ids or None,
-    }
-    report_as(as_json, {**report.to_dict(), "space": model.space.to_dict()}, "embedded", facts)
+    print_job("embedded", report, as_json=as_json, space=model.space.to_dict())

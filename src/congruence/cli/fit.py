@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._engines import RAY, Engine, EngineOptions
-from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
+from congruence.cli._input import ids_of, read, read_groups, refuse_options, split_named, two_sides
 from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
-from congruence.cli._scores import held_out_facts
+from congruence.cli._scores import map_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
 
@@ -27,16 +27,6 @@ FIT = {"check": True, "strict": False, "missing": "drop", "groups": str, "realig
 #: What the files say less often than the user.
 SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
 
-#: What the pairing check says.
-_PAIRED = {
-    "paired": "yes",
-    "not paired": "NO",
-    "shifted": "NO, they are out of step",
-    "exchanged": "NO, partners are exchanged",
-    "cannot tell": "cannot tell",
-    "too few": "too few pairs to tell",
-}
-
 
 def check_parameters(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a method, taken out of the settings; refuse those that it does not have."""
@@ -49,9 +39,8 @@ def check_parameters(method: str, settings: dict[str, Any]) -> dict[str, Any]:
         try:
             given["ridge"] = float(given["ridge"])
         except ValueError:
-            raise ParameterError(
-                f"Got --set ridge={given['ridge']}; expected a number or cv.", "Pass --set ridge=1.0, for example."
-            ) from None
+            problem = f"Got --set ridge={given['ridge']}; expected a number or cv."
+            raise ParameterError(problem, "Pass --set ridge=1.0, for example.") from None
     known = METHODS["orthogonal" if method == "auto" else method]().get_params()
     foreign = {f"--set {name}": True for name in given if name not in known}
     why = f"for method {method!r}, which has no such option; expected options of that method"
@@ -89,7 +78,6 @@ def fit(
     from congruence._utils.validation import check_choice
     from congruence.embeddings import MODALITIES
 
-    check_out(out, force=force, kind="map")  # checked before the work starts
     refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     named = {name: settings.pop(name, None) for name in SPACES}
@@ -100,38 +88,39 @@ def fit(
         {"model": named[f"{side}_model"], "revision": named[f"{side}_revision"], "modality": kind}
         for side, kind in (("old", modality), ("new", theirs))
     ]
-    of_pairs = {"--holdout": holdout, "--means": means, "--queries": queries, "--unpaired": unpaired}
-    of_pairs["--links"] = links
+    of_pairs = {"--holdout": holdout, "--means": means, "--unpaired": unpaired, "--links": links}
+    by_fragments = not no_pairs and runner.by_fragments(old, new)
     if no_pairs:
-        of_pairs |= {"--method": method not in ("auto", "orthogonal"), "--ids": ids}
+        of_pairs |= {"--queries": queries, "--method": method not in ("auto", "orthogonal"), "--ids": ids}
         refuse_options(of_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
-        options = {**check_parameters("orthogonal", settings), "random_state": seed}
+    elif by_fragments:
+        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
+        of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
+        why = "for data sets that are read once, by fragments"
+        refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
+    parameters = check_parameters("orthogonal" if no_pairs else method, settings)
+    of_means = [_means_of(entry) for entry in means or []]
+    pool_files = two_sides(unpaired, "--unpaired")
+    check_out(out, force=force, kind="map")  # once the arguments are right, and before the work starts
+    if no_pairs:
+        options = {**parameters, "random_state": seed}
         files = [read(spec, "none", zero_rows, **space) for spec, space in zip((old, new), spaces, strict=True)]
         placed((old, new), files)
         mapping, how = _fit_unpaired(files, modality, options, strict=settings.get("strict", False)), "search"
-    elif runner.by_fragments(old, new):
-        parameters = check_parameters(method, settings)
-        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
-        of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
-        del of_pairs["--queries"]
-        why = "for data sets that are read once, by fragments"
-        refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
+    elif by_fragments:
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
         parameters |= {"queries": queries} if queries else {}
         mapping, how = _fit_fragments((old, new), ids, spaces, zero_rows, runner, method, parameters), "fragments"
     else:
-        parameters = check_parameters(method, settings)
         anchors, how = read_anchors((old, new), ids, spaces, zero_rows, links)
         given = [placed((old, new), anchors)]
         others, pools = {}, None
-        for entry in means or []:
-            name, files_of = _parse_means(entry)
+        for name, files_of in of_means:
             # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
             rows = _read_with_ids(files_of, ids, how, name, zero_rows)
             others[name] = (rows[0], (*rows, None)[1])
             given.append(placed(files_of, rows))
-        if unpaired is not None:
-            pool_files = two_sides(unpaired, "--unpaired") or ("", "")
+        if pool_files is not None:
             first, second = _read_with_ids(pool_files, ids if how != "position" else None, "id", modality, False)
             pools = first, second
             given.append(placed(pool_files, pools))
@@ -155,6 +144,11 @@ def fit(
         )
     mapping.save(out, force=force)
     _report(mapping, old, new, out, how, as_json)
+
+
+def _means_of(entry: str) -> tuple[str, tuple[str, ...]]:
+    name, files = split_named(entry, "--means", "MODALITY=OLD or MODALITY=OLD,NEW", "text=texts.npz:key")
+    return name, (files,) if "," not in files else two_sides(files, "--means", f"{name}=OLD,NEW") or ()
 
 
 def _fit_fragments(
@@ -202,18 +196,6 @@ def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], pat
     )
 
 
-def _parse_means(entry: str) -> tuple[str, list[str]]:
-    """Return the modality and the one or two files of an argument of ``--means``."""
-    name, equals, files = entry.partition("=")
-    sides = files.split(",")
-    if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=OLD or MODALITY=OLD,NEW.",
-            "Pass --means text=texts.npz:key, for example.",
-        )
-    return name, sides
-
-
 def _read_with_ids(
     files: Sequence[str], ids: str | None, paired_by: str, modality: str | None, allow_zero_rows: bool
 ) -> list[Embeddings]:
@@ -240,46 +222,10 @@ def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[s
 
 
 def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import AffineMap, HeadsMap, UnpairedMap
-    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
-
     if as_json:
-        print_json(
-            {
-                "output": out,
-                "old": old,
-                "new": new,
-                "paired_by": paired_by,
-                **by_side(mapping.describe(), sides_of(mapping)),
-            }
-        )
+        given = {"output": out, "old": old, "new": new, "paired_by": paired_by}
+        print_json({**given, **by_side(mapping.describe(), sides_of(mapping))})
         return
     models = {"old model": f"{old}: {mapping.source_space_}", "new model": f"{new}: {mapping.target_space_}"}
-    if isinstance(mapping, UnpairedMap):
-        found = dict(alignment_rows(mapping.alignment_.to_dict()))
-        print_facts("UnpairedMap", {**models, **found, "written to": out})
-        return
-    facts, scores = mapping.facts_, mapping.scores_
-    readout = mapping.readout_ if isinstance(mapping, AffineMap) else None
-    alone = [scores.get(f"unpaired_{side}") for side in ("source", "target")]
-    print_facts(
-        type(mapping).__name__,
-        {
-            **models,
-            "pairs": facts["n_pairs"],
-            "paired by": paired_by,
-            "distinct things that they show": f"about {scores['distinct']:.0f}" if "distinct" in scores else None,
-            **dict(readout.rows() if readout else ()),
-            **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
-            "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,
-            "left out": None if None in alone else "{} only in the old model, {} only in the new one".format(*alone),
-            **dict(refinement_rows(scores["refinement"]) if "refinement" in scores else ()),
-            "directions that the anchors cover": f"{facts['rank']} of {facts['directions']}"
-            if facts.keys() >= {"rank", "directions"}
-            else None,
-            "alignment of the anchors": facts.get("alignment"),
-            **held_out_facts(scores),
-            "anchors look paired": _PAIRED.get(scores["pairing"]["state"]) if "pairing" in scores else None,
-            "written to": out,
-        },
-    )
+    told = {**models, **map_facts(mapping), "paired by": paired_by, "written to": out}
+    print_facts(type(mapping).__name__, told)

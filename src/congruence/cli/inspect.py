@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._input import load_map
 from congruence.cli._options import Json, argument
 from congruence.cli._output import NEW_OLD, by_side, print_facts, print_json, side_words, sides_of
-from congruence.cli._scores import held_out_facts
+from congruence.cli._scores import map_facts
 from congruence.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
-#: False-positive rates of the old model whose thresholds are shown.
-_RATES = (0.1, 0.01, 0.001)
+_RATES = (0.1, 0.01, 0.001)  # false-positive rates of the old model whose thresholds are shown
+
+#: Facts that ``map_facts`` tells in other words.
+_TOLD = ("n_pairs", "rank", "directions", "alignment", "steps", "best_step", "reconstruction_error", "negatives_each")
 
 
 def inspect(
@@ -49,8 +51,8 @@ def inspect(
     spaces = zip(words.values(), (mapping.source_space_, mapping.target_space_), strict=True)
     shown: dict[str, object] = {f"{side} model": space for side, space in spaces}
     try:
+        shown |= map_facts(mapping)
         shown |= {side_words(key, words).replace("_", " "): _text(value) for key, value in _flat(facts)}
-        shown |= held_out_facts(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check
         # it.
@@ -80,46 +82,31 @@ def _is_file(spec: str) -> bool:
 
 def _of_bridge(bridge: Bridge) -> dict[str, object]:
     """Describe what a bridge adds to its map: the queries it accepts, and thresholds."""
-    facts, fitted = bridge.describe(), bridge.thresholds
-    shown: dict[str, object] = {"queries": bridge.source, "index": bridge.target}
-    shown["bridged queries"] = "unit rows" if facts["unit_rows"] else "as mapped"
-    shown |= {name: _text(value) for name, value in facts["parameters"].items()}
-    if fitted is None:
+    shown: dict[str, object] = {**bridge.shown(), "modality": bridge.modality}
+    if bridge.thresholds is None:
         return {**shown, "thresholds": "none; congruence bridge evaluate with --old-queries and --out fits them"}
-    counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
-    shown |= {"thresholds": f"from {counts}", "known thresholds": f"{fitted.lowest:.4f} to {fitted.highest:.4f}"}
-    for rate, row in fitted.at_rates(_RATES):
+    for rate, row in bridge.thresholds.at_rates(_RATES):
         shown[f"threshold of {rate:.1%} false positives"] = f"{row.threshold:.4f} becomes {row.value:.4f}"
     return shown
 
 
 def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the facts of a map as name and value."""
-    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
+    """Yield the facts of a map that ``map_facts`` does not tell."""
+    from congruence.maps import MAPS
+    from congruence.train import METHODS
 
-    scores = facts["scores"]
     for key, value in facts.items():
-        if key in ("source", "target"):
+        if key in ("source", "target", "scores", *_TOLD):
             continue
         if key == "history":
             yield from _history(value)
-        elif key == "training":
-            yield key, _changed_parameters(facts.get("method"), value)
-        elif key in ("parameters", "scores"):
-            # held_out_facts prints held-out scores, each with its reference value.
-            plain = {name: one for name, one in value.items() if not isinstance(one, dict)}
-            heldout = "held_out_" if "held_out_pairs" in value else "\0"
-            yield from ((f"{key[:-1]}: {name}", one) for name, one in plain.items() if not name.startswith(heldout))
+        elif key in ("parameters", "training"):
+            method = METHODS.get(facts.get("method", "")) if key == "training" else MAPS.get(facts["kind"])
+            yield key, _changed_parameters({} if method is None else method().get_params(), value)
         elif isinstance(value, dict):
             yield from ((f"{key}: {name}", one) for name, one in value.items())
         else:
             yield key, value
-    for key, describe in (("choice", choice_rows), ("refinement", refinement_rows), ("alignment", alignment_rows)):
-        if key in scores:
-            yield from ((name, value) for name, value in describe(scores[key]))
-    if pairing := scores.get("pairing"):
-        yield "anchors look paired", pairing.get("state", pairing["looks_paired"])
-        yield "suspect pairs", len(pairing["suspects"])
 
 
 def _history(history: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -133,14 +120,11 @@ def _history(history: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "validation", f"{min(scores):.3f} to {max(scores):.3f}, best after {history['best_step']} steps"
 
 
-def _changed_parameters(method: object, parameters: Mapping[str, object]) -> str:
-    """Return the parameters that differ from the method's defaults, as text."""
-    from congruence.train import METHODS
-
-    defaults = METHODS[method]().get_params() if method in METHODS else {}
+def _changed_parameters(defaults: Mapping[str, object], parameters: Mapping[str, object]) -> str:
+    """Return the parameters that differ from their defaults, as text."""
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
     changed = {name: value for name, value in parameters.items() if name not in plain or plain[name] != value}
-    return ", ".join(f"{name}={_text(value)}" for name, value in changed.items()) or "default parameters"
+    return ", ".join(f"{name}={_text(value)}" for name, value in changed.items()) or "by default"
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,7 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from congruence.datasets import SugarCrepe
     from congruence.embeddings import Embeddings
-    from congruence.maps import HeadsMap
+    from congruence.maps import HeadsMap, Map
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,17 @@ def report(
     """
     from congruence.maps import HeadsMap
 
-    check_out(out, force=force, kind="page")
+    mapping = None
+    if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
+        refuse_options({"DATA": data}, "for the journal of a migration", "Leave it out, or pass a map's folder.")
+    else:
+        # Only the map of a bridge is scored here; congruence bridge evaluate evaluates the bridge itself.
+        mapping, _ = load_map(map_path)
+        _check_rows(mapping, data, rows, settings)
+    check_out(out, force=force, kind="page")  # once the arguments are right, and before the work starts
     from congruence import report
 
-    if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
-        if data is not None:
-            raise ParameterError("Got DATA for the journal of a migration.", "Leave it out, or pass a map's folder.")
+    if mapping is None:
         migration = report.read_migration(map_path)
         html = report.render_migration(migration, reembedding=report.read_reembedding(map_path))
         report.write_page(out, html, force=force)
@@ -65,27 +70,13 @@ def report(
             say(f"{migration['place']}: {migration['state']}, {migration['rows']:,} rows")
             say(f"Report: {out}")
         return
-    # Only the map of a bridge is scored here; congruence bridge evaluate evaluates the bridge itself.
-    mapping, _ = load_map(map_path)
     if isinstance(mapping, HeadsMap):
-        if data is not None or rows.pairs is None:
-            raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
-                "Pass --pairs FIRST,SECOND, as in the training.",
-            )
         summary = summarize_files(mapping, rows, settings, held_out=held_out, seed=seed)
         html = report.render_training(summary)
     else:
         from congruence.datasets import open_bundle
 
-        given = {f"--{name}": value for name, value in vars(rows).items()}
-        given |= {f"--set {name}": value for name, value in settings.items()}
-        why = f"for a map into the new model's space ({mapping.kind})"
-        refuse_options(given, why, "Leave it out, and pass DATA after the map.")
-        if data is None:
-            raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
-        bundle = open_bundle(data)
-        summary = report.summarize(mapping, bundle, held_out=held_out, random_state=seed)
+        summary = report.summarize(mapping, open_bundle(data or ""), held_out=held_out, random_state=seed)
         html = report.render(summary)
     report.write_page(out, html, force=force)
     if as_json:
@@ -93,6 +84,34 @@ def report(
     else:
         say(" ".join(filter(None, [summary["verdict"]["sentence"], summary["verdict"].get("action")])))
         say(f"Report: {out}")
+
+
+#: Options by the arguments of ``summarize_training``, where these are called otherwise.
+report.argument_names = {"items": "sugarcrepe"}  # type: ignore[attr-defined]
+
+
+def _check_rows(mapping: Map, data: str | None, given: PairOptions, settings: dict[str, Any]) -> None:
+    """Refuse rows that do not belong to this kind of map, or options that contradict each other."""
+    from congruence.maps import HeadsMap
+    from congruence.report.training import check_options
+
+    if not isinstance(mapping, HeadsMap):
+        foreign = {f"--{name}": value for name, value in vars(given).items()}
+        foreign |= {f"--set {name}": value for name, value in settings.items()}
+        why = f"for a map into the new model's space ({mapping.kind})"
+        refuse_options(foreign, why, "Leave it out, and pass DATA after the map.")
+        if data is None:
+            raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
+        return
+    if data is not None or given.pairs is None:
+        problem = f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind})."
+        raise ParameterError(problem, "Pass --pairs FIRST,SECOND, as in the training.")
+    two_sides(given.pairs, "--pairs", "FIRST,SECOND")
+    two_sides(given.texts, "--texts", "CAPTION,WRONG")
+    if given.sugarcrepe is None:
+        refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
+    described = {name: getattr(given, name) for name in ("groups", "tasks", "texts")}
+    check_options(given.negatives, described, given.sugarcrepe, given.pictures)
 
 
 def summarize_files(
@@ -105,18 +124,7 @@ def summarize_files(
     X, Y = (read(file) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
-    if given.sugarcrepe is None:
-        refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
-    else:
-        own = {f"--{name}": getattr(given, name) for name in ("groups", "tasks", "texts")}
-        refuse_options(own, "together with --sugarcrepe, which has its own")
-    if given.groups is None and given.sugarcrepe is None:
-        fix = "Pass one of them, for the names of the images."
-        refuse_options({"--pictures": given.pictures}, "without --groups or --sugarcrepe", fix)
-    texts = None
-    if given.texts is not None:
-        caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")
-        texts = column(caption, "--texts"), column(wrong, "--texts")
+    texts = two_sides(given.texts, "--texts", "CAPTION,WRONG")
     return summarize_training(
         mapping,
         X,
@@ -124,7 +132,7 @@ def summarize_files(
         read_given(given.negatives),
         groups=None if given.groups is None else column(given.groups, "--groups"),
         tasks=None if given.tasks is None else column(given.tasks, "--tasks"),
-        texts=texts,
+        texts=None if texts is None else (column(texts[0], "--texts"), column(texts[1], "--texts")),
         items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, settings.get("categories"), Y),
         pictures=given.pictures,
         note=settings.get("note"),

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Number of hits printed.
-_PRINTED = 20
+_PRINTED = 20  # number of hits printed
 
 
 def search(
@@ -50,7 +49,7 @@ def search(
     files = two_sides(background, "--background") or ()
     refuse_same(old, new)
     refuse_same(*files)
-    check_hits_output(out, queries, old, new, *files, force=force)
+    check_out(out, queries, old, new, *files, force=force, kind="table")
     bridge = Bridge.load(map_path)
     new_queries, old_rows, new_rows = read(queries, ids, modality=modality), read(old, ids), read(new, ids)
     placed((old, new), (old_rows, new_rows))
@@ -70,15 +69,6 @@ def search(
     print_hits(title, hits, report, notes, force=force, as_json=as_json)
 
 
-def check_hits_output(out: str | None, *specs: str | None, force: bool) -> None:
-    """Check before the work starts that hits can be written, and over none of the inputs."""
-    from congruence.io import open_source
-
-    if out is not None:
-        inputs = [open_source(spec, ids=False) for spec in specs if force and spec is not None]
-        check_out(out, *inputs, force=force, kind="table")
-
-
 def print_hits(
     title: str, hits: pa.Table, report: dict[str, Any], notes: Sequence[str] = (), *, force: bool, as_json: bool
 ) -> None:
@@ -94,8 +84,7 @@ def print_hits(
         for hit in hits.slice(0, _PRINTED).to_pylist()
     ]
     print_table(title, ["query", "rank", "id", "model", "score"], lines)
-    for note in notes:
-        say(note)
+    say(*notes)
     if out is not None:
         say(f"written to {out}: {len(hits):,} hits")
     elif len(hits) > _PRINTED:

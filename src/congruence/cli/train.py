@@ -17,6 +17,7 @@ from congruence.cli._output import (
     print_table,
     say_error,
 )
+from congruence.cli._scores import map_facts
 from congruence.cli._sides import refuse_same
 from congruence.errors import CorruptFileError, ParameterError
 
@@ -43,8 +44,7 @@ def train(
     links: Links = None,
     unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models; repeatable."),
     validation: str | None = option(
-        None,
-        "Pairs to choose steps and parameters by: a share, number or FIRST,SECOND (none, for jam .15).",
+        None, "Pairs to choose steps and parameters by: a share, number or FIRST,SECOND (none, for jam .15)."
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
@@ -74,9 +74,6 @@ def train(
     from congruence.embeddings import Space
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
-    check_out(out, force=force, kind="map")
-    if report is not None:
-        check_out(report, force=force, kind="page")
     settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}
     first, second = (
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
@@ -99,6 +96,8 @@ def train(
         "tasks": tasks,
     }
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
+    check_out(out, force=force, kind="map")  # once the arguments are right, and before the work starts
+    check_out(report, force=force, kind="page")
     with checkpoint_folder(out, checkpoint) as folder:
         run = run_recipe(
             recipe,
@@ -162,10 +161,8 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or FIRST,SECOND.",
-            f"Pass {option} 0.1, for example.",
-        ) from None
+        problem = f"Got {option} {text!r}; expected a share, a number of pairs, or FIRST,SECOND."
+        raise ParameterError(problem, f"Pass {option} 0.1, for example.") from None
 
 
 def _print_grid_point(criterion: str, point: dict[str, object], score: float) -> None:
@@ -178,38 +175,16 @@ def _print_grid_point(criterion: str, point: dict[str, object], score: float) ->
 
 
 def _print(run: Run, recipe: Recipe, out: str) -> None:
-    mapping, facts, scores = run.map, run.map.facts_, run.map.scores_
-    alone = [facts.get(f"n_unpaired_{side}") for side in ("source", "target")]
-    lost = facts.get("reconstruction_error", {})
-    best = "" if facts.get("best_step") is None else f", best after {facts['best_step']}"
+    mapping, scores = run.map, run.map.scores_
     validated = run.score == run.score  # NaN without validation
-    same = scores.get("identical_rows")
     shown = {
         "first model": mapping.source_space_,
         "second model": mapping.target_space_,
-        "pairs": facts["n_pairs"],
-        "unpaired": None if None in alone else "{} of the first, {} of the second".format(*alone),
-        "wrong captions per pair": facts.get("negatives_each") or None,
-        "pairs identical to another": None if same is None else f"{same} (groups: {scores['identical_groups']})",
-        "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
-        **{
-            f"{FIRST_SECOND[side]} variance not reconstructed": number(error)
-            for side, error in lost.items()
-            if side != "rows"
-        },
-        "chosen by folds": scores.get("self_training", {}).get("sentence"),
+        **map_facts(mapping),
         "chosen": ", ".join(f"{name}={value}" for name, value in (run.parameters or {}).items()) or None,
-        "validation pairs": scores.get("validation_pairs"),
         f"{'validation: ' * (not recipe.by_folds)}{_CRITERIA[recipe.criterion]}": run.score if validated else None,
-        "validation: its teacher's": scores.get("teacher_validation_mean_recall_at_1"),
-        "test pairs": scores.get("test_pairs"),
-        **_recalls(scores),
-        "caption before its wrong ones": scores.get("test_binary_recall"),
-        f"caption first of {scores.get('test_choice_options', 5)}": scores.get("test_choice_recall"),
         "written to": out,
     }
-    if "test_choice_note" in scores:
-        shown["caption first of 5"] = f"not measured: {scores['test_choice_note']}"
     print_facts(recipe.method, shown)
     tasks = scores.get("test_tasks", {})
     if tasks.keys() - {"all"}:
@@ -219,15 +194,3 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
         ]
         first = f"first of {scores.get('test_choice_options', 5)}"
         print_table("recall by task, test pairs", ["task", "captions", "before its wrong ones", first, "ties"], lines)
-
-
-def _recalls(scores: dict[str, Any]) -> dict[str, str]:
-    """Return the recalls on the test pairs, in both directions."""
-    shown = {}
-    for k in (1, 5, 10):
-        titles = {"": f"recall at {k}, first → second, and back", "teacher_": f"its teacher's recall at {k}"}
-        for prefix, title in titles.items():
-            found = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
-            if None not in found:
-                shown[title] = ", ".join(map(number, found))
-    return shown

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
-from congruence.cli._options import Force, Ids, Json, argument, option, settable
-from congruence.cli._output import progress, report_as
+from congruence.cli._options import Force, Ids, Json, Normalize, argument, option, settable
+from congruence.cli._output import progress
+from congruence.cli._sides import exchanged
 from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
@@ -30,11 +31,7 @@ def transform(
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
     inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
     side: str | None = option(None, "first or second: head of a joint-space map; by default by the vectors' space."),
-    normalize: str = option(
-        "auto",
-        "Scale mapped rows to unit norm; auto: as the new model's at the fit.",
-        metavar="auto|yes|no",
-    ),
+    normalize: Normalize = "auto",
     ids: Ids = None,
     engine: Engine = "local",
     settings: dict[str, Any] = settable(
@@ -66,11 +63,8 @@ def transform(
         settings["ranges"] = read(settings["ranges"], "none", True).vectors
     space = Space(settings.pop("model", None), settings.pop("revision", None))
     if os.path.isfile(map_path) and os.path.isdir(vectors) and not why_no_map(Path(vectors)):
-        typed = [{map_path: vectors, vectors: map_path}.get(word, word) for word in sys.argv[1:]]
-        raise ParameterError(
-            f"{vectors} is the map, and {map_path} a file of vectors: the map comes first.",
-            f"Type: {shlex.join(['congruence', *typed])}",
-        )
+        problem = f"{vectors} is the map, and {map_path} a file of vectors: the map comes first."
+        raise ParameterError(problem, exchanged(map_path, vectors))
     mapping, bridge = load_map(map_path)
     if inverse:
         mapping = inverse_of(mapping if bridge is None else bridge)
@@ -97,20 +91,6 @@ def transform(
                 aim = "map them to the new model" if inverse else "map them back to the old model"
                 error.fix = (f"To {aim}, type: {shlex.join(['congruence', *words])}",)
             raise
-    if not isinstance(source, Source):
-        print_data_set("mapped", report, as_json=as_json)
-        return
     taken = f"vectors of the {'new' if inverse else 'old'} model ({mapping.source_space_.model or 'unnamed'})"
-    facts = {
-        "taken as": None if "target" in mapping.sides else taken,
-        "rows": report.rows,
-        "width": report.dim,
-        "dtype": report.dtype,
-        "columns of zeros after them, which stay": report.padding or None,
-        "nearest rows that the stored form keeps": None if report.kept is None else f"{report.kept:.1%}",
-        "norms": "1" if report.normalized else "as mapped",
-        "variance in covered directions": report.covered_share,
-        "seconds": f"{report.seconds:.1f}",
-        "written to": report.output,
-    }
-    report_as(as_json, report.to_dict(), "mapped", facts)
+    told = None if "target" in mapping.sides or not isinstance(source, Source) else taken
+    print_job("mapped", report, as_json=as_json, taken=told)

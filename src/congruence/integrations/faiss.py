@@ -15,7 +15,7 @@ from congruence._utils.optional import require
 from congruence._utils.typing import RowsLike
 from congruence.errors import NormWarning, OutputExistsError, ParameterError, ShapeError
 from congruence.evaluation.joint_search import searched_rows
-from congruence.integrations._maps import as_map
+from congruence.integrations._maps import as_map, check_suffix
 from congruence.io import read_embeddings
 from congruence.io.faiss_file import read_index
 from congruence.maps import AffineMap, HeadsMap, Map
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
 
-#: File suffixes for an index, which can hold several transforms.
-INDEX_SUFFIXES = (".index", ".faiss")
+#: File suffixes for an index, which can hold several transforms, and for one transform.
+INDEX_SUFFIXES, TRANSFORM_SUFFIX = (".index", ".faiss"), ".vt"
 
 _SAMPLE = 256  # rows of an index whose norms are compared with those of queries
 
@@ -41,10 +41,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     """
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
-        raise ParameterError(
-            f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports.",
-            "Use an orthogonal or a linear map, or map the vectors first.",
-        )
+        problem = f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports."
+        raise ParameterError(problem, "Use an orthogonal or a linear map, or map the vectors first.")
     return _linear(mapping.matrix, mapping.offset)
 
 
@@ -61,12 +59,10 @@ def to_faiss_index(
 
     Parameters
     ----------
-    mapping, modality
-        As for ``to_faiss``.
+    mapping, modality, normalize
+        As for ``to_faiss``; ``congruence.integrations.to_onnx``.
     index : faiss.Index, optional
         An index of any kind with the width of the map's output; by default an empty ``IndexFlatIP``.
-    normalize : {"auto", True, False}, default="auto"
-        Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
 
     Warns
     -----
@@ -152,8 +148,9 @@ def export_faiss(
         As for ``to_faiss_index``.
     path : path-like
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
-        in front, for ``faiss.read_index``. Otherwise only the affine map, for ``faiss.read_VectorTransform``, which
-        cannot hold the normalization: ``normalize=True`` is refused, and "auto" warns.
+        in front, for ``faiss.read_index``. If it ends in ``.vt``, or has no suffix, only the affine map, for
+        ``faiss.read_VectorTransform``, which cannot hold the normalization: ``normalize=True`` is refused, and "auto"
+        warns. Other suffixes are refused.
     index : path-like or faiss.Index, optional
         An index of the target model's vectors, which is copied unchanged into the new file. A file is memory-mapped,
         not read (FAISS 1.11 and later). For a joint-space map: vectors of the model that is searched, or a file of
@@ -161,10 +158,11 @@ def export_faiss(
     force : bool, default=False
         Replace an existing file, but never that of ``index``.
     """
+    suffix = check_suffix(path, *INDEX_SUFFIXES, TRANSFORM_SUFFIX)
     check_output(path, force=force)
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if isinstance(mapping, HeadsMap):
-        if index is None or Path(path).suffix.lower() not in INDEX_SUFFIXES:
+        if index is None or suffix not in INDEX_SUFFIXES:
             problem = "Got a joint-space map without rows to search, or for a file that is no index."
             raise ParameterError(problem, "Pass vectors of one model as `index=…`, and a path that ends in .index.")
         rows = read_embeddings(index) if isinstance(index, (str, Path)) else index
@@ -178,7 +176,7 @@ def export_faiss(
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
         index = read_index(Path(index))
-    if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
+    if index is not None or suffix in INDEX_SUFFIXES:
         exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
     else:
         exported, writer = to_faiss(mapping), "write_VectorTransform"

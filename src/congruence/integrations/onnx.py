@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from congruence import __version__
 from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
-from congruence.integrations._maps import as_map
+from congruence.integrations._maps import as_map, check_suffix
 from congruence.maps import Map
 from congruence.maps.readout import LONGEST, shortest_row
 
@@ -60,13 +60,12 @@ def to_onnx(
     made.add_layers(layers, "vectors")
     made.nodes[-1].output[:] = ["mapped"]
     vector = onnx.TensorProto.FLOAT
-    graph = onnx.helper.make_graph(
-        made.nodes,
-        "congruence map",
-        [onnx.helper.make_tensor_value_info("vectors", vector, ["rows", d_in])],
-        [onnx.helper.make_tensor_value_info("mapped", vector, ["rows", mapping.d_out])],
-        [onnx.numpy_helper.from_array(value, name) for name, value in made.constants.items()],
+    ends = (
+        [onnx.helper.make_tensor_value_info(name, vector, ["rows", width])]
+        for name, width in (("vectors", d_in), ("mapped", mapping.d_out))
     )
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in made.constants.items()]
+    graph = onnx.helper.make_graph(made.nodes, "congruence map", *ends, constants)
     model = onnx.helper.make_model(
         graph,
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
@@ -90,19 +89,10 @@ def to_onnx(
     return model
 
 
-def export_onnx(
-    mapping: Map | Bridge,
-    path: str | Path,
-    *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
-    role: str = "query",
-    force: bool = False,
-) -> Path:
+def export_onnx(mapping: Map | Bridge, path: str | Path, *, force: bool = False, **options: Any) -> Path:
     """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``."""
-    model = to_onnx(mapping, modality=modality, normalize=normalize, side=side, role=role)
-    content = model.SerializeToString(deterministic=True)
+    check_suffix(path, ".onnx")
+    content = to_onnx(mapping, **options).SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(content)
     return Path(path)
@@ -142,9 +132,10 @@ class _Graph:
         return self.add("Gemm", x, weight) if bias is None else self.add("Gemm", x, weight, bias)
 
 
-def _normalize(g: _Graph, layer: Layer, x: str) -> str:
+def _scaled(g: _Graph, x: str) -> tuple[str, str]:
+    """Add rows scaled to unit norm, and their norms; zero rows stay zero."""
     norm = g.add("ReduceL2", x, _COLUMNS, keepdims=1)
-    return g.add("Div", x, g.add("Where", g.add("Greater", norm, 0.0), norm, 1.0))  # zero rows stay zero
+    return g.add("Div", x, g.add("Where", g.add("Greater", norm, 0.0), norm, 1.0)), norm
 
 
 def _complete(g: _Graph, layer: Layer, x: str) -> str:
@@ -160,8 +151,7 @@ def _sphere(g: _Graph, layer: Layer, x: str) -> str:
     base = g.add("Add", g.add("Mul", g.add("Mul", above, layer["height"]), layer["axis"]), layer["base"])
     longest = g.add("Div", LONGEST, g.add("ReduceL2", base, _COLUMNS, keepdims=1))
     base = g.add("Mul", base, g.add("Min", longest, 1.0))
-    norm = g.add("ReduceL2", rest, _COLUMNS, keepdims=1)
-    along_unit = g.add("Div", rest, g.add("Where", g.add("Greater", norm, 0.0), norm, 1.0))
+    along_unit, norm = _scaled(g, rest)
     along = g.add("ReduceSum", g.add("Mul", along_unit, base), _COLUMNS, keepdims=1)
     room = g.add("Sub", 1.0, g.add("ReduceSum", g.add("Mul", base, base), _COLUMNS, keepdims=1))
     far = g.add("Sub", g.add("Sqrt", g.add("Add", g.add("Mul", along, along), room)), along)
@@ -199,7 +189,7 @@ def _swiglu(g: _Graph, layer: Layer, x: str) -> str:
 #: Function that adds each kind of layer. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of
 #: layers.
 _OPERATORS: dict[str, Callable[[_Graph, Layer, str], str]] = {
-    "normalize": _normalize,
+    "normalize": lambda g, layer, x: _scaled(g, x)[0],
     "center": lambda g, layer, x: g.add("Sub", x, layer["mean"]),
     "linear": lambda g, layer, x: g.product(x, layer["weight"], layer.get("bias")),
     "complete": _complete,

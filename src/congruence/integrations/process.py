@@ -16,11 +16,8 @@ from congruence.errors import FileError, ParameterError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-#: Minimum number of characters of a key; a shorter one could be guessed.
-SHORTEST_KEY = 16
-
-#: Maximum number of concurrent connections; uvicorn refuses further ones before it reads from them.
-CONNECTIONS = 1024
+SHORTEST_KEY = 16  # minimum number of characters of a key; a shorter one could be guessed
+CONNECTIONS = 1024  # maximum number of concurrent connections; uvicorn refuses further ones before it reads from them
 
 
 def is_loopback(host: str) -> bool:
@@ -34,10 +31,8 @@ def is_loopback(host: str) -> bool:
 def check_host(host: str, api_key: str | None) -> None:
     """Refuse a server without a key that other machines can reach."""
     if api_key is None and not is_loopback(host):
-        raise ParameterError(
-            f"Got `host={host!r}` without a key, so that everyone on the network could use the model.",
-            "Pass `api_key_env=` or `api_key_file=`, or `host='127.0.0.1'`.",
-        )
+        problem = f"Got `host={host!r}` without a key, so that everyone on the network could use the model."
+        raise ParameterError(problem, "Pass `api_key_env=` or `api_key_file=`, or `host='127.0.0.1'`.")
 
 
 def read_key(env: str | None = None, file: str | Path | None = None) -> str | None:
@@ -74,10 +69,8 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((name, port), family=family, backlog=CONNECTIONS)
     except OSError as error:
-        raise ParameterError(
-            f"Got {host} and `port={port}`, which cannot be taken ({os.strerror(error.errno or 0)}).",
-            "Pass another port, or `port=0` for a free one.",
-        ) from None
+        problem = f"Got {host} and `port={port}`, which cannot be taken ({os.strerror(error.errno or 0)})."
+        raise ParameterError(problem, "Pass another port, or `port=0` for a free one.") from None
 
 
 def serve(

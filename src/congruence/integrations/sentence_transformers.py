@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
 
-#: Layers that a Dense module can end with.
-ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
+ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}  # layers that a Dense module can end with
 
 
 class MapModule(Module):
@@ -40,18 +39,8 @@ class MapModule(Module):
     Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``,
     even from local folders; most maps do not need such a module (``to_modules``).
 
-    Parameters
-    ----------
-    mapping : Map or Bridge
-        Fitted on the vectors of the model that the module is appended to.
-    modality : str, optional
-        Modality whose means are used; by default that of the bridge, or "text".
-    normalize : {"auto", True, False}, default="auto"
-        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    side : {"source", "target"}, default="source"
-        Which head to use; for joint-space maps only.
-    role : {"query", "store", "plain"}, default="query"
-        What the vectors are for (``Map.transform``): queries, or rows of an index.
+    ``mapping`` is fitted on the vectors of the model that the module is appended to; the other parameters are as for
+    ``congruence.integrations.to_onnx``, with the modality "text" for a map without a bridge that sets another.
     """
 
     config_keys = ["modality", "normalize", "side", "role"]  # noqa: RUF012  # as in the base class
@@ -65,8 +54,8 @@ class MapModule(Module):
         role: str = "query",
     ) -> None:
         super().__init__()
-        self.modality, self.side, self.role = _modality(mapping, modality), side, role
-        self.mapping, self.normalize = as_map(mapping, self.modality, normalize, role)
+        self.mapping, given = _asked(mapping, modality, normalize, side, role)
+        self.modality, self.normalize, self.side, self.role = (given[key] for key in self.config_keys)
         self.module = self.mapping.to_torch(None, self.normalize, side=side)
 
     def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
@@ -97,39 +86,24 @@ class MapModule(Module):
         return cls(load(Path(folder) / "map"), **{key: config[key] for key in cls.config_keys if key in config})
 
 
-def to_modules(
-    mapping: Map | Bridge,
-    *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
-    role: str = "query",
-) -> list[nn.Module]:
+def to_modules(mapping: Map | Bridge, **options: Any) -> list[nn.Module]:
     """Return the map as the library's own ``Dense``, ``LayerNorm`` and ``Normalize`` modules, whose weights can be
     trained, and which load without congruence and without ``trust_remote_code``. Parameters as for ``MapModule``.
     """
-    mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize, role)
+    mapping, given = _asked(mapping, **options)
+    side = given["side"]
     width = mapping.d_target if side == "target" else mapping.n_features_in_
     with torch.random.fork_rng(devices=[]):  # the initial weights of new modules must not change the caller's generator
-        return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
+        return _modules(_widen_sums(mapping.as_layers(None, given["normalize"], side=side)), width)
 
 
-def map_model(
-    model: SentenceTransformer,
-    mapping: Map | Bridge,
-    *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
-    role: str = "query",
-) -> SentenceTransformer:
+def map_model(model: SentenceTransformer, mapping: Map | Bridge, **options: Any) -> SentenceTransformer:
     """Return a new model that is ``model``, the map's source, with the map appended; parameters as for ``MapModule``.
 
     Both share the modules of ``model``. The map is standard modules if these can express it (``to_modules``), else a
     ``MapModule``. Vectors are scaled to unit norm before the map if it was fitted on unit rows.
     """
-    modality = _modality(mapping, modality)
-    mapping, normalize = as_map(mapping, modality, normalize, role)
+    mapping, given = _asked(mapping, **options)
     if model.truncate_dim is not None:
         raise ParameterError(
             f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a "
@@ -139,18 +113,15 @@ def map_model(
     current = hasattr(model, "get_embedding_dimension")  # sentence-transformers 6 or later
     width = model.get_embedding_dimension() if current else model.get_sentence_embedding_dimension()
     expected, space = mapping.n_features_in_, mapping.source_space_
-    if side == "target":
+    if given["side"] == "target":
         expected, space = mapping.d_target, mapping.target_space_
     if width != expected:
-        raise ShapeError(
-            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}).",
-            "Use the map's source model, or the inverse map.",
-        )
-    arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side, "role": role}
+        problem = f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space})."
+        raise ShapeError(problem, "Use the map's source model, or the inverse map.")
     try:
-        appended = to_modules(mapping, **arguments)
+        appended = to_modules(mapping, **given)
     except _NoModuleError:
-        appended = [MapModule(mapping, **arguments)]
+        appended = [MapModule(mapping, **given)]
     modules = list(model)
     if space.normalized and not isinstance(modules[-1], Normalize):
         modules.append(Normalize())
@@ -168,19 +139,15 @@ def export_sentence_transformers(
     model: SentenceTransformer | str | Path,
     path: str | Path,
     *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
-    role: str = "query",
     force: bool = False,
+    **options: Any,
 ) -> Path:
     """Write a model with the map appended as a folder that ``SentenceTransformer(path)`` can load.
 
     ``model`` may be a name or folder, which is loaded without running code from it (FileError if that fails); ``force``
     replaces only a folder that this function wrote; the rest is as for ``MapModule``.
     """
-    modality = _modality(mapping, modality)
-    mapping, normalize = as_map(mapping, modality, normalize, role)
+    mapping, given = _asked(mapping, **options)
     check_model_output(path, force=force)
     name = str(model) if isinstance(model, (str, Path)) else "a model in memory"
     if isinstance(model, (str, Path)):
@@ -197,7 +164,7 @@ def export_sentence_transformers(
                 "sentence-transformers.",
                 "Pass `model=` with its folder, or its name on the hub.",
             ) from error
-    mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side, role=role)
+    mapped = map_model(model, mapping, **given)
     trust = any(isinstance(module, MapModule) for module in mapped)
     with model_folder(path, force=force) as folder:
         mapped.save_pretrained(str(folder), create_model_card=False)
@@ -205,8 +172,17 @@ def export_sentence_transformers(
     return Path(path)
 
 
-def _modality(mapping: Map | Bridge, modality: str | None) -> str:
-    return modality or getattr(mapping, "modality", None) or "text"
+def _asked(
+    mapping: Map | Bridge,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+    role: str = "query",
+) -> tuple[Map, dict[str, Any]]:
+    """Return the map of a role, and all parameters of ``MapModule``."""
+    modality = modality or getattr(mapping, "modality", None) or "text"  # what these models encode
+    mapping, normalize = as_map(mapping, modality, normalize, role)
+    return mapping, {"modality": modality, "normalize": normalize, "side": side, "role": role}
 
 
 def _card(name: str, mapping: Map, trust: bool) -> str:

@@ -36,8 +36,7 @@ from fastapi.responses import JSONResponse  # noqa: E402
 from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.requests import ClientDisconnect  # noqa: E402
 
-#: Host names to which a server without a key responds.
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # host names to which a server without a key responds
 
 #: Paths with metrics of their own; all other paths are counted together as "other".
 PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")

@@ -165,8 +165,6 @@ def _encode_checked(encode: Callable[[list[str]], object], texts: list[str]) -> 
     """Encode texts with a user's function, and check that it returns one row per text."""
     rows = np.asarray(encode(texts), dtype=np.float32)
     if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
-        raise ShapeError(
-            f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each.",
-            "Pass a callable that returns an array of shape (n, dim).",
-        )
+        problem = f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each."
+        raise ShapeError(problem, "Pass a callable that returns an array of shape (n, dim).")
     return rows

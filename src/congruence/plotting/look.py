@@ -121,11 +121,7 @@ class _NotebookAxes(Axes):
 
 @contextmanager
 def canvas(
-    ax: Axes | None,
-    size: tuple[float, float] = (WIDTH, HEIGHT),
-    *,
-    title: str | bool = False,
-    columns: int = 2,
+    ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT), *, title: str | bool = False, columns: int = 2
 ) -> Iterator[Axes]:
     """Yield the axes to draw on: the user's, in the user's style, or new ones in ours; a title brings a legend."""
     # Of the user's settings, only one is overridden: a name with two dollar signs is not a formula.

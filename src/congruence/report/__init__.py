@@ -5,13 +5,7 @@ it, in which all text is escaped. ``write_page`` writes it to a file, atomically
 existing one, instead of raising OutputExistsError. Plots need matplotlib, of the extra ``plot``.
 """
 
-from congruence.report.pages import (
-    read_migration,
-    read_reembedding,
-    render_certificate,
-    render_migration,
-    render_story,
-)
+from congruence.report.pages import read_migration, read_reembedding, render_certificate, render_migration, render_story
 from congruence.report.pictures import write_layers, write_similarities
 from congruence.report.rendering import write_page
 from congruence.report.summary import render, summarize

@@ -75,11 +75,7 @@ def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
     return read_stages(Path(folder))
 
 
-def render_migration(
-    summary: Mapping[str, Any],
-    *,
-    reembedding: Mapping[str, Any] | None = None,
-) -> str:
+def render_migration(summary: Mapping[str, Any], *, reembedding: Mapping[str, Any] | None = None) -> str:
     """Return a migration, from ``congruence.Migration.summary`` or ``read_migration``, as one page.
 
     ``reembedding`` is from ``read_reembedding``.

@@ -26,8 +26,7 @@ from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, dra
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 
-#: The images and texts of one model.
-Side: TypeAlias = Mapping[str, Embeddings]
+Side: TypeAlias = Mapping[str, Embeddings]  # the images and texts of one model
 
 #: Smallest share of the model's own score that mapped vectors must reach for the levels "passes" and "partial".
 PASSES, PARTLY_PASSES = 0.8, 0.4
@@ -207,9 +206,7 @@ def render(summary: dict[str, Any]) -> str:
 
 _ROWS, _MARKS = 5_000, 400  # largest number of rows in a histogram, and of points in a scatter plot
 _GALLERY = 2_000  # largest number of rows that a fit of the few-anchor curve is scored on
-
-#: Measure, items, and "mapped" or the name of a control.
-_Key: TypeAlias = tuple[str, str, str]
+_Key: TypeAlias = tuple[str, str, str]  # measure, items, and "mapped" or the name of a control
 
 #: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a
 #: control.

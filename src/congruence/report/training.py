@@ -88,7 +88,7 @@ def summarize_training(
     if not isinstance(mapping, HeadsMap):
         problem = f"Got a map into the new model's space ({mapping.kind}); expected a joint-space map."
         raise ParameterError(problem, "Use summarize.")
-    _check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
+    check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
     check_positive(options, "options", integer=True)
     check_positive(examples, "examples", zero=True, integer=True)
     for rows, side in ((images, "source"), (captions, "target")):
@@ -170,21 +170,23 @@ def _same_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
     return duplicate_groups(*rows).astype(str)
 
 
-def _check_options(
+def check_options(
     negatives: object, described: Mapping[str, object], items: object, pictures: str | Path | Mapping[str, Any] | None
 ) -> None:
     """Refuse descriptions of the rows that contradict each other; ``described``: groups, tasks and texts."""
-    given = {name for name, value in described.items() if value is not None}
+    given = [name for name, value in described.items() if value is not None]
     if items is not None and given:
-        name = min(given)
-        raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
+        problem = f"Got `{given[0]}=…` together with `items=…`, which has its own."
+        raise ParameterError(problem, f"Leave out `{given[0]}=…`.")
     if negatives is None:
-        needing = {**described, "groups": None, "items": items, "pictures": pictures}
-        for name in (name for name, value in needing.items() if value is not None):
-            raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
+        for name, value in {**described, "groups": None, "items": items, "pictures": pictures}.items():
+            if value is not None:
+                raise ParameterError(f"Got `{name}=…` without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
         if "groups" not in given and items is None:
-            raise ParameterError("Got pictures without the names of the images.", "Pass them as `groups=…`.")
+            raise ParameterError(
+                "Got `pictures=…` without `groups=…` or `items=…`, the names of the images.", "Pass one."
+            )
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 

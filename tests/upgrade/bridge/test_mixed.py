@@ -76,8 +76,8 @@ def test_parts_and_queries_that_say_of_which_model_they_are(world):
     found = search_mixed(named, asked, a, b, k=3)
     assert np.array_equal(found.ids, search_mixed(bridge, queries[:4], old, new, k=3).ids)
     for given, error, said in (
-        ((asked, b, a), errors.DirectionError, "parts look exchanged: the old one has 'b' vectors"),
-        ((asked, a, a), errors.DirectionError, "the new one has 'a' vectors"),
+        ((asked, b, a), errors.DirectionError, "old part has vectors of 'b'.*Exchange"),
+        ((asked, a, a), errors.DirectionError, "new part has vectors of 'a'.*Exchange"),
         ((asked, Embeddings(old, space=Space("c")), b), errors.SpaceMismatchError, "old part has vectors of 'c'"),
         ((Embeddings(old[:4], space=Space("a")), a, b), errors.DirectionError, "index's side of the map"),
     ):  # fmt: skip
@@ -110,7 +110,7 @@ def test_parts_that_search_by_themselves(world):
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"old": np.ones((5, D + 1))}, errors.ShapeError, "old part has 25-d rows"),
+        ({"old": np.ones((5, D + 1))}, errors.ShapeError, "old part has width 25; expected 24"),
         ({"old": np.eye(D)[:19]}, errors.InputError, "old part has 19 rows"),
         ({"new": np.ones((30, D))}, errors.InputError, "rows of the new part have the same cosine"),
         ({"merge": "mean"}, errors.ParameterError, "merge='mean'"),

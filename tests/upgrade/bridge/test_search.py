@@ -137,7 +137,7 @@ def test_what_a_search_cannot_be_is_refused():
     ):
         with pytest.raises(error, match=says):
             BRIDGE.search(QUERIES, INDEX, **options)
-    with pytest.raises(ShapeError, match=r"width 8, that of the queries' model.*old model"):
+    with pytest.raises(ShapeError, match=r"width 8, that of the other model; expected 12.*old model"):
         BRIDGE.search(QUERIES, ITEMS)
     for found, options, error, says in (
         (None, {"hubness": "csls"}, ParameterError, "search index takes"),

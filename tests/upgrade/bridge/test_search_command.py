@@ -109,7 +109,7 @@ def test_row_numbers_stay_numbers_until_they_meet_ids(here, files):
     ("flags", "said"),
     [
         (("--old", "nan.npz"), "of nan.npz:v"),
-        (("--new", "wide.npz"), "new part has 9-d rows; expected 8-d. Pass --new with"),
+        (("--new", "wide.npz"), "new part has width 9; expected 8. Pass the new model's."),
         (("--queries", "twice.npz"), "Got 30 duplicate ids"),
         (("--new", "few.npz"), "20 are needed. Pass --background, or --set merge=none"),
         (("--background", "p_new.npz,wide.npz"), "9-d background rows for the new part"),

@@ -7,8 +7,7 @@ ACTIONS = {
     **{"match": "lab.spaces", "shift": "lab.spaces", "frame": "lab.frame"},
 }
 
-#: Where other packages add commands.
-ENTRY_POINTS = "congruence.commands"
+ENTRY_POINTS = "congruence.commands"  # where other packages add commands
 
 
 def command() -> None:

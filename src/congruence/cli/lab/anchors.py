@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.atomic import atomic_path
 from congruence.cli._input import column, refuse_options
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.cli._output import check_out, number, print_facts, print_json, say
@@ -38,7 +38,6 @@ def anchors(
         if texts:
             got, fix = f"--texts and {file!r}", "Leave out one of them."
         raise ParameterError(f"Got {got}; expected either a file of vectors or --texts.", fix)
-    check_output(out, force=force)  # checked before the work starts
     if file is None:
         needs_file = {"--method": method != "variance", "--labels": labels, "--ids": ids, "--plot": plot}
         refuse_options(needs_file, "with --texts, whose order is fixed")
@@ -50,8 +49,7 @@ def anchors(
     check_anchors_output(out)
     source = open_source(file, ids=False if ids == "none" else ids)
     check_out(out, source, force=force)
-    if plot is not None:
-        check_out(plot, source, force=force, kind="plot")
+    check_out(plot, source, force=force, kind="plot")
     classes = None if labels is None else column(labels, "--labels")
     chosen = choose_anchors(source, n, method, labels=classes, max_rows=max_rows, random_state=seed)
     chosen.save(out, force=force)
@@ -118,5 +116,4 @@ def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
         print_json({"texts": len(lines), "output": out, "next": following})
         return
     say(f"{len(lines):,} texts written to {out}. Encode them with both models' text towers, and fit:")
-    for line in following:
-        say(f"  {line}")
+    say(*(f"  {line}" for line in following))

@@ -51,14 +51,13 @@ def evaluate(
     if not against:
         needs_other = {"--set groups": groups, "--set fitted_rows": fitted_rows}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
-    if report is not None:  # checked before the work starts
-        check_out(report, force=force, kind="page")
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
     specs = {"source": {"image": old_image, "text": old_text}, "target": {"image": new_image, "text": new_text}}
     for modality, spec in specs["source"].items():
         refuse_same(spec, specs["target"][modality])
+    check_out(report, force=force, kind="page")  # once the arguments are right, and before the work starts
     own_groups = None if groups == "none" else groups
     needs_rows = {"--labels": labels, "--prompt-labels": prompt_labels, "--set groups": own_groups}
     by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
@@ -121,10 +120,8 @@ def _held_out(
 
     rule = mapping.scores_.get("holdout")
     if rule is None:
-        raise InputError(
-            "Got --held-out for a map fitted on all pairs; expected held-out ones.",
-            "Fit the map with --holdout, or leave out --held-out.",
-        )
+        problem = "Got --held-out for a map fitted on all pairs; expected held-out ones."
+        raise InputError(problem, "Fit the map with --holdout, or leave out --held-out.")
     split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
     fitted = mapping.source_space_.modality
     if two_sided and mapping.target_space_.modality != fitted:

@@ -134,10 +134,8 @@ def _read_models(specs: list[str], common: str | None, ids: str | None, allow_ze
                 f"Write {name}:image=FILE and {name}:text=FILE, or give each model a name.",
             )
         if rows and None in {modality, *rows}:
-            raise ParameterError(
-                f"Got files of {name!r} both with and without a modality; expected a modality for all of them.",
-                f"Write {name}:text=FILE, for example.",
-            )
+            problem = f"Got files of {name!r} both with and without a modality; expected a modality for all of them."
+            raise ParameterError(problem, f"Write {name}:text=FILE, for example.")
         rows[modality] = read(spec, column, allow_zero_rows, model=name if is_named else None, modality=modality)
     return {name: rows.get(None, rows) for name, rows in models.items()}
 

@@ -99,5 +99,4 @@ def info(
     if as_json:
         print_json(facts.to_dict())
         return
-    for line in str(facts).splitlines():
-        say(line)
+    say(*str(facts).splitlines())

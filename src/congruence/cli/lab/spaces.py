@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.display import visible
 from congruence.cli._input import ids_of, read, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, number, print_json, print_table, progress
+from congruence.cli._output import check_out, number, print_json, print_table, progress, say
 from congruence.errors import InputError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
 
     from congruence.compare.spaces import LayerComparison, Similarities
     from congruence.embeddings import Embeddings
-
-#: Intensity of a cell's color above which white text is more legible than black.
-_WHITE = 0.86
 
 
 def similarity(
@@ -40,15 +35,14 @@ def similarity(
 
     Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
     """
-    if plot is not None:
-        check_out(plot, force=force, kind="plot")
+    refuse_options({"--set halves": layers and settings.get("halves")}, "with --layers")
+    check_out(plot, force=force, kind="plot")
     columns, options = ids_of(ids), {"permutations": permutations, "random_state": seed, **settings}
     result: Any
     show: Any
     if layers:
-        refuse_options({"--set halves": settings.get("halves")}, "with --layers")
         result = _compare_layers((first, second), columns, metric or ["linear_cka"], options, as_json)
-        data, show = {"layers": result.to_dict()}, _print_heatmap
+        data, show = {"layers": result.to_dict()}, _print_layers
     else:
         result = _compare_spaces((first, second), columns, metric, options, as_json)
         data, show = {"scores": [score.to_dict() for score in result]}, _print_similarities
@@ -90,17 +84,14 @@ def _print_similarities(scores: Similarities, permutations: int) -> None:
 def _compare_layers(
     files: tuple[str, str], ids: tuple[str | None, ...], metric: list[str], options: dict[str, Any], quiet: bool
 ) -> LayerComparison:
-    """Compare every layer with every layer."""
     from congruence._utils.ids import id_rows
     from congruence.compare.spaces import compare_layers
     from congruence.embeddings import Pairs
     from congruence.metrics import between_spaces
 
     if len(metric) > 1 or metric == ["all"]:
-        raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers.",
-            "Pass --metric once.",
-        )
+        problem = f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers."
+        raise ParameterError(problem, "Pass --metric once.")
     between_spaces(metric[0])  # an unknown metric is reported before the work starts
     sides = list(map(_read_layers, files, ids))
     pairs = Pairs.join(*(next(iter(layers.values())) for layers in sides))
@@ -129,37 +120,18 @@ def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
     return layers
 
 
-def _print_heatmap(comparison: LayerComparison, permutations: int) -> None:
-    """Print the scores as a table, colored if the terminal supports color."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for name in comparison.y_layers:
-        table.add_column(Text(visible(name)), justify="right", no_wrap=True)
-    for i, (name, strengths) in enumerate(zip(comparison.x_layers, comparison.strength.tolist(), strict=True)):
-        cells = []
-        for j, (other, strength) in enumerate(zip(comparison.y_layers, strengths, strict=True)):
-            red, green, blue = (round(255 + strength * (full - 255)) for full in (31, 95, 191))
-            ink = "#ffffff" if strength > _WHITE else "#000000"
-            mark = "*" if (name, other) == comparison.best else " "
-            cells.append(Text(f" {comparison.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
-        table.add_row(Text(visible(name)), *cells)
-    # A table wider than the terminal wraps, and one written to a file has no width limit: nothing is truncated.
-    needed = Console(width=100_000).measure(table).maximum
-    console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
-    what = f"[bold]{comparison.metric}, {comparison.n} items, {permutations} re-pairings[/]"
-    console.print(f"{what}; stronger color: further above chance")
-    console.print(table)
-    best = " and ".join(map(visible, comparison.best))
-    print(
-        f"* best of {comparison.values.size}: {best}, {number(comparison.best_value)}; by chance the best is "
-        f"{number(comparison.best_null_mean)} ± {number(comparison.best_null_sd)}. p = "
-        f"{number(comparison.best_p_value)} alone, {number(comparison.best_adjusted_p_value)} corrected for the "
-        "search."
+def _print_layers(comparison: LayerComparison, permutations: int) -> None:
+    rows = []
+    for name, values in zip(comparison.x_layers, comparison.values.tolist(), strict=True):
+        marks = ["*" if (name, other) == comparison.best else "" for other in comparison.y_layers]
+        rows.append([name, *(f"{value:.2f}{mark}" for value, mark in zip(values, marks, strict=True))])
+    title = f"{comparison.metric}, {comparison.n} items, {permutations} re-pairings"
+    print_table(title, ["", *comparison.y_layers], rows)
+    by_chance = f"{number(comparison.best_null_mean)} ± {number(comparison.best_null_sd)}"
+    p_values = f"{number(comparison.best_p_value)} alone, {number(comparison.best_adjusted_p_value)} corrected"
+    say(
+        f"* best of {comparison.values.size}: {' and '.join(comparison.best)}, {number(comparison.best_value)}; by "
+        f"chance the best is {by_chance}. p = {p_values} for the search."
     )
 
 

@@ -61,9 +61,7 @@ def doctor(
 
     source = open_source(store, ids=ids)
     named = [split_named(entry, "--known", "NAME=FILE", "old=old.npy") for entry in known or []]
-    if out is not None:
-        inputs = [open_source(spec, ids=False) for _, spec in named]
-        check_out(out, source, *inputs, force=force, kind="table")
+    check_out(out, source, *(spec for _, spec in named), force=force, kind="table")
     rows: dict[str, Embeddings] = {}
     for name, spec in named:
         if name in rows:
@@ -103,8 +101,7 @@ def _print_origins(store: str, report: OriginReport) -> None:
         ]
         title = f"Rows that fit no known model (false discovery rate {report.fdr:g})"
         print_table(title, ["row", "id", "nearest", "distance (1 usual)", "p"], lines)
-    for line in report.summary():
-        say(line)
+    say(*report.summary())
 
 
 def _origins(source: Source, report: OriginReport) -> Any:

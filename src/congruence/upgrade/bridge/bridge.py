@@ -83,10 +83,15 @@ class BridgeScores(PlainData):
         return {line.system: line.scores for line in self.systems}[system]
 
     def __str__(self) -> str:
-        names = list(self.systems[0].scores)
-        lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
-        lines += [f"  {line.system:<30}" + "".join(f"{line.scores[n]:>11.3f}" for n in names) for line in self.systems]
-        return "\n".join(lines)
+        two_stage = "" if self.candidates is None else f"; two-stage: {self.candidates} candidates"
+        title = f"{self.n_queries:,} queries over {self.n_rows:,} rows{two_stage}"
+        rows = [["", *self.systems[0].scores]]
+        for line in self.systems:
+            errors = {name: f" ± {error:.3f}" for name, error in line.errors.items()}
+            rows.append([line.system, *(f"{value:.3f}{errors.get(n, '')}" for n, value in line.scores.items())])
+        lines = ["  " + f"{row[0]:<12}" + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows]
+        hubness = f"; hubness: {self.hubness}" if self.hubness else ""
+        return "\n".join([f"{title}{hubness}", *lines, "±: standard error over queries."])
 
 
 class Bridge:
@@ -116,15 +121,11 @@ class Bridge:
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
-            raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
-                "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.",
-            )
+            problem = f"Got {type(mapping).__name__} for mapping; expected a fitted map."
+            raise ParameterError(problem, "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.")
         if isinstance(mapping, HeadsMap):
-            raise ParameterError(
-                f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's.",
-                "Fit a rotation or a linear map of the new rows to the old ones.",
-            )
+            problem = f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's."
+            raise ParameterError(problem, "Fit a rotation or a linear map of the new rows to the old ones.")
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
@@ -200,10 +201,7 @@ class Bridge:
         if modality is None and len(known) > 1:
             raise ModalityError(
                 f"The map has means of {', '.join(known)}, and the queries declare no modality.",
-                (
-                    f"Pass `modality={known[-1]!r}`.",
-                    "If all queries have one, pass it to `congruence.Bridge`.",
-                ),
+                (f"Pass `modality={known[-1]!r}`.", "If all queries have one, pass it to `congruence.Bridge`."),
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
@@ -485,19 +483,24 @@ queries = bridge.transform(vectors)  # search the old index with these
             "thresholds": None if self.thresholds is None else self.thresholds.describe(),
         }
 
-    def _shown(self) -> dict[str, str]:
+    def shown(self) -> dict[str, str]:
+        """Return what the bridge's display says."""
         facts = {"queries": str(self.source), "index": str(self.target)}
         facts["map"] = f"{self.map.kind}, fitted on {self.map.n_pairs_:,} pairs"
         if self.thresholds is not None:
-            facts["thresholds"] = f"from {self.thresholds.n_queries:,} queries and {self.thresholds.n_pairs:,} pairs"
+            fitted = self.thresholds
+            counts = (
+                f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
+            )
+            facts["thresholds"] = f"from {counts}, {fitted.lowest:.4f} to {fitted.highest:.4f}"
         facts["bridged queries"] = "unit rows" if self._unit else "as the map leaves them"
         return facts
 
     def __repr__(self) -> str:
-        return as_text("Bridge", self._shown())
+        return as_text("Bridge", self.shown())
 
     def _repr_html_(self) -> str:
-        return as_html("Bridge", self._shown())
+        return as_html("Bridge", self.shown())
 
 
 def load(path: str | Path) -> Map | Bridge:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Space, as_embeddings
-from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.upgrade.bridge.bridge import Bridge
-from congruence.upgrade.bridge.search import find
+from congruence.upgrade.bridge.search import find, rows_of_index
 
 MERGES = ("standardize", "none")  # how scores of the two parts are brought onto one scale
 
@@ -113,18 +113,7 @@ class _IndexPart:
         self.rows: Embeddings | None = None
         if callable(getattr(index, "search", None)) or callable(index):
             return
-        self.index = self.rows = as_embeddings(index, name)
-        if self.rows.dim != queries.shape[1]:
-            problem = f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d."
-            raise ShapeError(problem, f"Pass `{name}=…` with rows of the {name} model.")
-        # The width alone does not show a part of another model if both models have the same.
-        model = self.rows.space.model
-        if model and own.model and model != own.model:
-            if model == other.model:
-                problem = f"The two parts look exchanged: the {name} one has {model!r} vectors."
-                raise DirectionError(problem, "Exchange `old=…` and `new=…`.")
-            problem = f"The {name} part has vectors of {model!r}; expected those of {own.model!r}."
-            raise SpaceMismatchError(problem, f"Pass `{name}=…` of that model, or another bridge.")
+        self.index = self.rows = rows_of_index(index, replace(own, dim=queries.shape[1]), other, name)
 
     def leave_out(self, other: _IndexPart) -> int:
         """Leave out the rows whose ids are among the other part's, and return their number."""

@@ -82,20 +82,21 @@ def find(
     return scores, rows.ids[place] if rows.has_ids else place
 
 
-def rows_of_index(index: Any, own: Space, other: Space) -> Embeddings:
-    """Return the rows of an index. Raises ShapeError or SpaceMismatchError, as DirectionError if they are of the model
-    of the queries, unless they are of the model that the map leads to.
+def rows_of_index(index: Any, own: Space, other: Space, part: str = "") -> Embeddings:
+    """Return the rows of an index, or of its ``part``, "old" or "new". Raises ShapeError or SpaceMismatchError, as
+    DirectionError if they are of the ``other`` model, unless they are of its ``own`` space.
     """
-    rows = as_embeddings(index, "index")
+    what, pass_ = ("index", "Pass the old model's.") if not part else (f"{part} part", f"Pass the {part} model's.")
+    rows = as_embeddings(index, part or "index")
     if rows.dim != own.dim:
-        whose = ", that of the queries' model" if rows.dim == other.dim else ""
-        problem = f"The index has width {rows.dim}{whose}; the old model has {own.dim}."
-        raise ShapeError(problem, "Pass the old model's.")
+        whose = ", that of the other model" if rows.dim == other.dim else ""
+        raise ShapeError(f"The {what} has width {rows.dim}{whose}; expected {own.dim}.", pass_)
     model = rows.space.model  # the width alone shows nothing if both models have the same
     if model and own.model and model != own.model:
-        problem = f"The index has vectors of {model!r}; expected those of {own.model!r}."
+        problem = f"The {what} has vectors of {model!r}; expected those of {own.model!r}."
         if model == other.model:
-            raise DirectionError(problem, "Queries of this model search it without a map.")
+            fix = "Exchange `old=…` and `new=…`." if part else "Queries of this model search it without a map."
+            raise DirectionError(problem, fix)
         raise SpaceMismatchError(problem, "Pass vectors of that model, or use a map fitted on this one.")
     return rows
 
@@ -129,12 +130,7 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
 
 
 def _nearest(
-    queries: np.ndarray,
-    rows: np.ndarray,
-    n: int,
-    metric: str,
-    correction: Hubness | None,
-    bank: np.ndarray | None,
+    queries: np.ndarray, rows: np.ndarray, n: int, metric: str, correction: Hubness | None, bank: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     if correction is None:
         if bank is not None:

@@ -54,9 +54,7 @@ if TYPE_CHECKING:
 
 GROWTH = 1.25  # growth of the number of re-embedded rows at which the map is fitted, and all rows written, again
 CLIP = 3.0  # largest weight, in the fit, of random rows, which represent all rows that the order did not choose
-
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
-
 REFERENCES = 5  # without texts, neighbors are searched among this many times k random rows, the same at every stage
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
@@ -148,10 +146,8 @@ class Progressive:
         if meter_share > 1:
             raise ParameterError(f"Got `meter_share={meter_share}`; expected at most 1.", "Pass `meter_share=0.2`.")
         if isinstance(mapping, HeadsMap):
-            raise ParameterError(
-                f"A map of kind {mapping.kind} leads both models into a third space.",
-                "Pass an orthogonal map, for example.",
-            )
+            problem = f"A map of kind {mapping.kind} leads both models into a third space."
+            raise ParameterError(problem, "Pass an orthogonal map, for example.")
         self._old, ids, size, digest = open_store(old)
         n = self._old.n
         mapping = mapping.for_modality(modality or self._old.space.modality)

@@ -125,7 +125,6 @@ RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 FEWEST, FEWEST_CHOOSING = 4, 12
 
 FEWEST_KNOWN = 0.8  # minimum share of rows whose own text is known, for an order by texts to be the default
-
 FOLDS = 4  # folds of the cross-validation that chooses kind and penalty
 COMPARED = 4096  # most random rows by which they are chosen
 NEIGHBORS = 10  # number of nearest texts that are compared

@@ -17,7 +17,6 @@ from congruence.io import ArraySource, Source
 from congruence.io.safetensors_file import SafetensorsSource
 
 STATE = "state"  # subfolder of a plan that contains its state
-
 _PART = re.compile(r"vectors-[0-9a-f]{16}")  # subfolders that contain new vectors
 _OWN = re.compile(rf"{STATE}|inputs-[0-9a-f]{{16}}|{_PART.pattern}")
 
