@@ -212,7 +212,9 @@ class SOTAlign(HeadTrainer):
         validation: Heldout | None = None,
         unpaired: tuple[Rows | None, Rows | None] = (None, None),
     ) -> HeadsMap:
-        """Fit the teacher only, on rows (n, d_source) and (n, d_target); validation rows choose the ridge."""
+        """Fit the teacher only, on rows (n, d_source) and (n, d_target); ``ridge="auto"`` chooses by the validation
+        rows, "self_trained" by folds of the pairs.
+        """
         if self.teacher == "self_trained":
             teacher = self._self_trained()
             teacher.fit_data(TrainingData(X, Y, *unpaired, None), getattr(self, "_choice", None))
