@@ -1,0 +1,736 @@
+"""Search a mapped index: encode the first rows of each list with the new model, answer by its scores, and keep them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence import persist
+from congruence._utils.arrays import blocks, normalize_rows, to_numpy
+from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
+from congruence.databases import Database, open_database
+from congruence.embed import Items, open_items
+from congruence.embeddings import Embeddings, as_embeddings, check_space
+from congruence.encoders import Encoder
+from congruence.errors import (
+    CorruptFileError,
+    IdError,
+    InputError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+)
+from congruence.io import read_embeddings
+from congruence.io.reading import PACKED, pack, unpack
+from congruence.maps import HeadsMap, Map
+from congruence.upgrade.bridge.search import as_rows
+from congruence.upgrade.migrate.encode import Encode, encode_items
+from congruence.upgrade.migrate.journal import hashes
+from congruence.upgrade.migrate.migration import Migration
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
+from congruence.upgrade.transform import map_digest
+
+ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
+POOL, NEAR = 400, 100  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
+GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
+QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
+WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
+GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
+CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
+TRIES = 3  # how often a row that cannot be encoded is asked for
+
+MODES = ("wait", "background")
+KIND = "lazy search"
+
+_COUNTS = ("encoded", "failed", "skipped", "late", "errors", "left")
+
+
+class Hits(NamedTuple):
+    """Result of a search, nearest first; without the axis of queries for one query."""
+
+    ids: np.ndarray  # (m, k), row numbers if the index has no ids; −1, or None among texts, for rows not found
+    scores: np.ndarray  # (m, k), cosines with the queries; estimated for rows that are not re-embedded
+    reembedded: np.ndarray  # (m, k), whether the score is by the new model's own vector
+
+
+class LazySearch:
+    """Search an old index with the new model's queries, and re-embed the rows that they ask for.
+
+    The mapped rows nearest to a query are encoded with the new model, ten at a time; what each ten teach about the
+    map's errors nearby corrects the order of the others. The answer is by the new model's own scores, and the vectors
+    are kept for later queries.
+
+    Parameters
+    ----------
+    index : array_like or Embeddings, shape (n, d_old), path, Database or Migration
+        The old model's rows: an array (ids are row numbers), a saved file, or a database. The rows of a database with
+        a migration are searched by the database itself, and kept in the migration's journal; ``write`` stores them.
+    mapping : Map
+        From the old model to the new one; None for a migration, which has it.
+    encode : callable or Encoder
+        Function from ids to the new model's vectors, (m, d_new), with None or a row of NaN for what cannot be encoded:
+        from row numbers, (m,), of an index without ids, else from a list of ids as texts. Or an encoder of ``items``.
+    budget : int, default=50
+        Largest number of rows encoded for one query.
+    mode : {"wait", "background"}, default="wait"
+        "wait": the answer has re-embedded rows only, as far as the budget allows. "background": answer at once by what
+        is known, encode meanwhile, and answer better the next time; ``join`` waits for it.
+    items : Items, path or sequence, optional
+        For an encoder: texts, or paths of images, by row; or what ``congruence.embed.open_items`` opens, by id.
+    known : tuple of ids and array_like, shape (m, d_new), optional
+        Rows that are re-embedded already, such as the map's pairs; ``encode`` is compared with them.
+    rate, limit : float and int, optional
+        Largest number of encodings a second, and of all.
+    timeout : float, optional
+        Seconds after which a search answers by what is known; vectors that come later are kept.
+    check : bool, default=True
+        Before others, encode 20 rows, known ones if there are any, to refuse vectors of another model or order.
+    refit : bool, default=True
+        Fit the map again whenever the re-embedded rows have grown by half. Mapped rows of an array are then mapped
+        again; those of a database are corrected at query time only, until ``congruence migrate URL reembed --remap``.
+
+    Notes
+    -----
+    The correction is the posterior mean of a Gaussian process over old rows with kernel exp((cos − 1) / .15), from what
+    the new model's scores of this query differ by from the map's. ``counts_`` has the rows that were ``encoded``, that
+    ``failed`` (they stay mapped) or were deleted meanwhile (``skipped``), searches without an answer of the encoder
+    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue.
+
+    Examples
+    --------
+    >>> from congruence import LazySearch, fit
+    >>> from congruence.synthetic import rigid_problem
+    >>> p = rigid_problem(n=200, d_source=16, random_state=0)
+    >>> mapping = fit(p.X[:40], p.Y[:40], check=False)
+    >>> search = LazySearch(p.X, mapping, lambda rows: p.Y[rows], budget=20)
+    >>> ids, scores, reembedded = search.search(p.Y[7], k=3)
+    >>> int(ids[0]), reembedded.tolist()
+    (7, [True, True, True])
+    >>> search.reembedded_share_ < 0.25
+    True
+    """
+
+    def __init__(
+        self,
+        index: RowsLike | Embeddings | str | Path | Database | Migration,
+        mapping: Map | None,
+        encode: Encode | Callable[[Any], Any] | Encoder,
+        budget: int = 50,
+        mode: str = "wait",
+        *,
+        items: Items | str | Path | Sequence[str] | None = None,
+        known: tuple[Ids, RowsLike] | None = None,
+        modality: str | None = None,
+        journal: str | Path | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        check: bool = True,
+        refit: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        self.budget = check_positive(budget, "budget", integer=True)
+        self.mode = check_choice(mode, MODES, "mode")
+        for name, value in {"rate": rate, "limit": limit, "timeout": timeout}.items():
+            if value is not None:
+                check_positive(value, name, zero=name == "limit", integer=name == "limit")
+        self.rate, self.limit, self.timeout, self.refits = rate, limit, timeout, refit
+        self.rows = _open(index, mapping, modality, journal)
+        self.encode = _encoder(encode, items)
+        self.counts_ = dict.fromkeys(_COUNTS, 0)
+        self.error_: Exception | None = None
+        self._rng = np.random.default_rng(check_seed(random_state))
+        self._tries: dict[Any, int] = {}  # of rows that could not be encoded
+        self._asked, self._free, self._checked = 0, 0.0, not check
+        self._lock, self._encoding = threading.RLock(), threading.RLock()
+        self._workers: ThreadPoolExecutor | None = None
+        self._waiting: list[Future[None]] = []
+        if known is not None:
+            ids, vectors = known
+            self.rows.put(self.rows.find(ids), self._as_vectors(vectors, len(ids)), random=True)
+            self._refit_if_grown()
+
+    @property
+    def reembedded_share_(self) -> float:
+        """The share of the rows that have the new model's own vectors."""
+        return self.rows.n_native / max(self.rows.n, 1)
+
+    def __repr__(self) -> str:
+        done = f"{self.rows.n_native:,} of {self.rows.n:,} rows re-embedded"
+        return f"LazySearch({done}, budget={self.budget}, mode={self.mode!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- search ------------------------------------------------------------------------------------------------------
+
+    def search(self, queries: RowsLike, k: int = 10) -> Hits:
+        """Return the ``k`` nearest rows of the new model's queries, (m, d_new) or (d_new,), as far as they are known.
+
+        Raises ShapeError or SpaceMismatchError if the encoder's vectors are not those of the new model, and in mode
+        "background" also for those of earlier searches.
+        """
+        check_positive(k, "k", integer=True)
+        Q, single = self._queries(queries)
+        answers = [self._answer(Q[start : start + GROUP], k) for start in range(0, len(Q), GROUP)]
+        hits = Hits(*(np.concatenate(side) for side in zip(*answers, strict=True)))
+        return Hits(*(side[0] for side in hits)) if single else hits
+
+    def _queries(self, queries: RowsLike) -> tuple[np.ndarray, bool]:
+        rows, single = as_rows(queries)
+        Q = as_embeddings(rows, "queries").vectors
+        check_width(Q.shape[1], self.rows.dim, "LazySearch.search", self.rows.dim_old, "Encode queries by the new model")
+        return np.asarray(normalize_rows(np.asarray(Q, np.float32))), single
+
+    def _answer(self, Q: np.ndarray, k: int) -> Hits:
+        with self._lock:
+            lists = self.rows.near(Q, max(POOL, 8 * self.budget, k), max(NEAR, k))
+        complete = False
+        if self.mode == "wait":
+            complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
+        else:
+            self._raise_errors()
+            if len(self._waiting) < QUEUE:
+                self._waiting.append(self._worker().submit(self._improve, Q))
+            else:
+                self.counts_["left"] += len(Q)
+        return self.rows.hits(lists, min(k, self.rows.n), complete)
+
+    def _improve(self, Q: np.ndarray) -> None:
+        with self._lock:
+            lists = self.rows.near(Q, max(POOL, 8 * self.budget), NEAR)
+        self._rounds(lists, None)
+
+    def _rounds(self, lists: list[_List], until: float | None) -> bool:
+        """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
+        for start in range(0, self.budget, ROUND):
+            wanted = [one.want(min(ROUND, self.budget - start), self._skips) for one in lists]
+            if not sum(map(len, wanted)):
+                break
+            if not self._learn(np.concatenate(wanted), lists, until):
+                return False
+        self._refit_if_grown()
+        return True
+
+    def _learn(self, keys: np.ndarray, lists: list[_List], until: float | None) -> bool:
+        """Encode rows, and give the lists their vectors; return whether the encoder can go on."""
+        keys = np.array(list(dict.fromkeys(keys.tolist())), keys.dtype)
+        if until is None:
+            go_on = self._obtain(keys)
+        else:
+            try:
+                go_on = self._worker().submit(self._obtain, keys).result(max(until - time.monotonic(), 0.0))
+            except NoAnswer:
+                self.counts_["late"] += 1
+                return False
+        with self._lock:
+            found, vectors = self.rows.found(keys)
+        for one in lists:
+            one.learn(found, vectors)
+        return go_on
+
+    def _skips(self, key: Any) -> bool:
+        return self._tries.get(key, 0) >= TRIES
+
+    def _worker(self) -> ThreadPoolExecutor:
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(1, thread_name_prefix="congruence-lazy")
+        return self._workers
+
+    def _raise_errors(self) -> None:
+        done = [one for one in self._waiting if one.done()]
+        self._waiting = [one for one in self._waiting if not one.done()]
+        for one in done:
+            one.result()
+
+    def join(self) -> None:
+        """Wait until the rows of earlier searches in the background are encoded; raises their errors."""
+        while self._waiting:
+            self._waiting.pop(0).result()
+
+    def close(self) -> None:
+        """Wait for the encoder, write to the database what was encoded, and close it."""
+        try:
+            self.join()
+            self.write()
+        finally:
+            if self._workers is not None:
+                self._workers.shutdown()
+            self.rows.close()
+
+    # ---- encodings ---------------------------------------------------------------------------------------------------
+
+    def _obtain(self, keys: np.ndarray) -> bool:
+        """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
+        with self._encoding, self.rows.claim():
+            keys = self.rows.unknown(keys)
+            if not len(keys):
+                return True
+            if not self._checked:
+                self._check()
+                keys = self.rows.unknown(keys)
+            left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
+            whole, keys = len(keys) <= left, keys[:left]
+            if not len(keys):
+                return whole
+            vectors = self._call(keys)
+            if vectors is None:
+                return False
+            good = np.isfinite(vectors).all(axis=1)
+            for key in keys[~good].tolist():
+                self._tries[key] = self._tries.get(key, 0) + 1
+                self.counts_["failed"] += self._tries[key] == 1
+            for key in keys[good].tolist():
+                self.counts_["failed"] -= self._tries.pop(key, 0) > 0
+            self._keep(keys[good], vectors[good], random=False)
+        return whole
+
+    def _keep(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        if len(keys):
+            self.counts_["encoded"] += len(keys)
+            with self._lock:
+                self.rows.put(keys, np.asarray(normalize_rows(vectors)), random=random)
+
+    def _call(self, keys: np.ndarray) -> np.ndarray | None:
+        """Return vectors, with NaN for the rows that fail, apart from others; None if the encoder does not answer."""
+        self._asked += len(keys)
+        if self.rate is not None:
+            start = max(time.monotonic(), self._free)
+            self._free = start + len(keys) / self.rate
+            time.sleep(max(start - time.monotonic(), 0.0))
+        if (whole := self._ask(keys)) is not None:
+            return whole
+        out = np.full((len(keys), self.rows.dim), np.nan, np.float32)
+        if len(keys) > 1:  # one of them may be to blame
+            for i in range(len(keys)):
+                if (one := self._ask(keys[i : i + 1])) is not None:
+                    out[i] = one[0]
+                elif i + 1 == TRIES and np.isnan(out).all():
+                    self.counts_["errors"] += 1
+                    return None
+        return out
+
+    def _ask(self, keys: np.ndarray) -> np.ndarray | None:
+        try:
+            got = self.encode(self.rows.names(keys))
+        except Exception as error:  # whatever the caller's encoder raises
+            self.error_ = error
+            return None
+        return self._as_vectors(got, len(keys))
+
+    def _as_vectors(self, got: Any, m: int) -> np.ndarray:
+        if not hasattr(got, "shape") and any(one is None for one in got):
+            got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
+        vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
+        if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":
+            raise ShapeError(
+                f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim}).",
+                "Return one vector of the new model per id, in the same order.",
+            )
+        vectors = vectors.astype(np.float32)
+        vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
+        return vectors
+
+    def _check(self) -> None:
+        """Encode some rows, and raise an error if they are certainly of another model or in another order."""
+        keys, expected, exact = self.rows.sample(CHECKED, self._rng)
+        if len(keys) < CHECKED // 2:
+            self._checked = True
+            return
+        vectors = self._call(keys)
+        good = None if vectors is None else np.isfinite(vectors).all(axis=1)
+        if vectors is None or good is None or good.sum() < CHECKED // 2:
+            return  # it does not answer, and is checked the next time
+        keys, ours, theirs = keys[good], expected[good], np.asarray(normalize_rows(vectors[good]))
+        if not exact:  # of mapped rows the direction off the mean tells items apart
+            ours, theirs = (side - side.mean(axis=0) for side in (ours, theirs))
+            theirs /= np.maximum(np.linalg.norm(theirs, axis=1, keepdims=True), 1e-30)
+        similar = theirs @ np.asarray(normalize_rows(ours)).T
+        first, own = similar.argmax(axis=1), np.arange(len(keys))
+        right = np.median(similar[own, own]) >= SAME if exact else (first == own).sum() > CHANCE * len(keys) / CHECKED
+        if not right:
+            moved = np.median(similar.max(axis=1)) >= SAME if exact else len(np.unique(first)) > 0.7 * len(keys)
+            what = "are in another order than the ids" if moved else "are not those of the new model"
+            found = f"{(first == own).sum()} of {len(keys)} rows are nearest to their own {'' if exact else 'mapped '}"
+            raise SpaceMismatchError(
+                f"The vectors from encode {what}: {found}vector.",
+                "Return one vector of the new model per id, in the same order; or pass `check=False`.",
+            )
+        self._checked = True
+        self._keep(keys, vectors[good], random=True)
+
+    def _refit_if_grown(self) -> None:
+        rows = self.rows
+        if self.refits and rows.n_native >= max(LEAST, rows.n // 100, GROWTH * rows.fitted_at):
+            self.refit()
+
+    def refit(self) -> None:
+        """Fit the map again, corrected by all re-embedded rows."""
+        with self._encoding, self._lock:
+            self.rows.refit()
+
+    # ---- rows that are asked for -------------------------------------------------------------------------------------
+
+    def reembed(
+        self,
+        queries: RowsLike,
+        *,
+        budget: int,
+        k: int = 10,
+        weights: RowsLike | None = None,
+        callback: Callable[[int], object] | None = None,
+    ) -> int:
+        """Encode the ``budget`` rows that a log of queries (m, d_new) is expected to use most; return their number.
+
+        A row's expected use is the sum over the queries of k / (k + its rank), with ranks corrected after each fifth
+        of the budget. ``weights`` (m,): how often each was asked.
+        """
+        left = check_positive(budget, "budget", integer=True)
+        Q, _ = self._queries(queries)
+        use = np.ones(len(Q)) if weights is None else np.asarray(weights, float)
+        if use.shape != (len(Q),):
+            raise ShapeError(f"Got weights of shape {use.shape} for {len(Q)} queries.", "Pass one per query.")
+        Q, where = np.unique(Q, axis=0, return_inverse=True)  # a query that is asked twice needs its rows once
+        use = np.bincount(where.reshape(-1), use, len(Q))
+        step, begun = -(-left // 5), self.counts_["encoded"]
+        while left > 0:
+            expected: dict[Any, float] = {}
+            for start in range(0, len(Q), GROUP):
+                with self._lock:
+                    lists = self.rows.near(Q[start : start + GROUP], POOL, NEAR)
+                for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
+                    for rank, key in one.ranked(self._skips):
+                        expected[key] = expected.get(key, 0.0) + times * k / (k + rank)
+            chosen = sorted(expected, key=expected.__getitem__, reverse=True)[: min(step, left)]
+            if not chosen:
+                break
+            before = self.counts_["encoded"]
+            keys = np.array(chosen, self.rows.key_type)
+            whole = all([self._obtain(keys[part]) for part in blocks(len(keys), 1, 256)])
+            done = self.counts_["encoded"] - before
+            left -= max(done, 1)
+            if callback is not None:
+                callback(done)
+            if not whole:
+                break
+            self._refit_if_grown()
+        return self.counts_["encoded"] - begun
+
+    def forget(self, ids: Ids) -> None:
+        """Map these rows again, as when their items have changed; of an array only."""
+        with self._encoding, self._lock:
+            keys = self.rows.find(ids)
+            self.rows.forget(keys)
+            for key in keys.tolist():
+                self._tries.pop(key, None)
+
+    def write(self) -> int:
+        """Write what was encoded to the database, and return the number of rows; nothing for an array."""
+        with self._encoding, self._lock:
+            return self.rows.write()
+
+    # ---- saved form --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Save the re-embedded rows and the refitted map, without index, first map and encoder, as a folder."""
+        with self._encoding, self._lock:
+            arrays, facts = self.rows.state()
+        facts |= {"counts": self.counts_}
+        card = f"# Rows re-embedded by use\n\n{self!r}\n\nRead them with `congruence.LazySearch.load`.\n"
+        return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        index: RowsLike | Embeddings | str | Path,
+        mapping: Map,
+        encode: Callable[[Any], Any] | Encoder,
+        **options: Any,
+    ) -> Self:
+        """Return a search with the rows that ``save`` wrote; ``options`` are those of the constructor.
+
+        Rows that are no longer in the index, or whose old vector has changed, are left out and counted as skipped.
+        """
+        arrays, config = persist.read_folder(path)
+        if config.get("kind") != KIND:
+            raise CorruptFileError(f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a search.")
+        search = cls(index, mapping, encode, **options)
+        try:
+            search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
+            search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            problem = f"The folder {path} is damaged ({type(error).__name__}: {error})."
+            raise CorruptFileError(problem, "Restore it from a backup.") from error
+        return search
+
+
+class _List:
+    """The first rows of a query's list, (c,), with the map's scores of all and the new model's of some."""
+
+    def __init__(
+        self, query: np.ndarray, keys: np.ndarray, old: np.ndarray, mapped: np.ndarray, exact: np.ndarray
+    ) -> None:
+        self.query, self.keys = query, keys
+        self.mapped = np.asarray(mapped, np.float64)
+        self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
+        self.closed = np.zeros(len(keys), bool)  # rows that are not to be encoded
+        old = np.asarray(old, np.float32)
+        self._old = old / np.maximum(np.linalg.norm(old, axis=1, keepdims=True), 1e-30)
+        self._known = np.empty(0, np.intp)
+        self._kernel = np.empty((len(keys), 0), np.float32)  # (c, known)
+
+    def scores(self) -> np.ndarray:
+        """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
+        has = np.isfinite(self.exact)
+        if not has.any():
+            return self.mapped
+        new = np.setdiff1d(np.flatnonzero(has), self._known)
+        if len(new):
+            near = self._old @ self._old[new].T
+            self._kernel = np.hstack([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
+            self._known = np.concatenate([self._known, new])
+        error = self.exact[self._known] - self.mapped[self._known]
+        level = error.mean()
+        gram = self._kernel[self._known].astype(np.float64)
+        gram[np.diag_indices(len(gram))] += NOISE
+        corrected = self.mapped + level + self._kernel @ np.linalg.solve(gram, error - level)
+        return np.where(has, self.exact, corrected)
+
+    def ranked(self, skips: Callable[[Any], bool]) -> list[tuple[int, Any]]:
+        """Return rank among all, and key, of the rows that may be encoded, by their scores."""
+        order = np.argsort(-self.scores(), kind="stable")
+        open_ = (~np.isfinite(self.exact) & ~self.closed)[order]
+        keys = self.keys[order].tolist()
+        return [(rank, keys[rank]) for rank in np.flatnonzero(open_).tolist() if not skips(keys[rank])]
+
+    def want(self, n: int, skips: Callable[[Any], bool]) -> np.ndarray:
+        """Return the keys of the next ``n`` rows to encode."""
+        return np.array([key for _, key in self.ranked(skips)[:n]], self.keys.dtype)
+
+    def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
+        """Score rows by the new model's vectors of them, (m, d_new)."""
+        place = id_rows(keys, self.keys)
+        here = np.flatnonzero((place >= 0) & ~np.isfinite(self.exact))
+        self.exact[here] = vectors[place[here]] @ self.query
+
+    def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
+        scores, has = self.scores(), np.isfinite(self.exact)
+        order = np.lexsort((-scores, ~has)) if complete else np.argsort(-scores, kind="stable")
+        return order[:k], scores[order[:k]], has[order[:k]]
+
+
+class _Array:
+    """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
+
+    key_type: Any = np.intp
+
+    def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
+        if mapping is None:
+            raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
+        if isinstance(mapping, HeadsMap):
+            problem = f"A map of kind {mapping.kind} leads both models into a third space."
+            raise ParameterError(problem, "Pass an orthogonal map, for example.")
+        check_space(old.space, mapping.source_space_, mapping.target_space_, modality=False)
+        self.ids, self.texts = old.ids, id_texts(old.ids) if old.has_ids else None
+        self.old, self.n, self.dim_old = old.vectors, len(old), old.dim
+        self.first = mapping.for_modality(modality or old.space.modality)
+        sample = np.asarray(self.old[:: -(-self.n // 4096)], np.float64)
+        self.map = Refit(self.first, None, float(np.mean(np.einsum("ij,ij->i", sample, sample))))
+        self.correction = self.map.first()
+        self.dim, self.fitted_at = int(mapping.d_target), 0
+        self.vectors = np.empty((self.n, self.dim), np.float32)
+        self.native = np.empty(0, np.intp)  # row numbers, in order of arrival
+        self.random = np.empty(0, bool)  # which of them no query chose
+        self._at = np.full(self.n, -1, np.int32)
+        self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
+        self._map(np.arange(self.n))
+
+    @property
+    def n_native(self) -> int:
+        return len(self.native)
+
+    def close(self) -> None:
+        pass
+
+    def claim(self) -> suppress:
+        """Keep others from encoding the same rows; nobody else has these."""
+        return suppress()
+
+    def _mapped(self, rows: np.ndarray) -> np.ndarray:
+        return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
+
+    def _map(self, rows: np.ndarray) -> None:
+        for part in blocks(len(rows), 8 * (self.dim_old + self.dim)):
+            self.vectors[rows[part]] = self._mapped(rows[part])
+
+    def find(self, ids: Ids) -> np.ndarray:
+        """Return the keys of ids. Raises IdError for an unknown one."""
+        rows = np.asarray(ids) if self.texts is None else id_rows(self.texts, id_texts(list(ids)))
+        if rows.dtype.kind not in "iu" or ((rows < 0) | (rows >= self.n)).any():
+            raise IdError(f"Some of {len(rows)} ids are not in the index.", "Pass ids of its rows.")
+        return rows.astype(np.intp)
+
+    def names(self, keys: np.ndarray) -> Any:
+        """Return what ``encode`` is called with."""
+        return keys if self.texts is None else self.texts[keys].tolist()
+
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+        """Return the lists of queries: the nearest mapped rows, and the nearest of the re-embedded ones."""
+        lists = []
+        for part in blocks(len(Q), 8 * self.n):
+            similar = Q[part] @ self.vectors.T
+            for query, scores in zip(Q[part], similar, strict=True):
+                own = scores[self.native]
+                top = self.native[_largest(own, near)]
+                exact = scores[top].astype(np.float64)
+                scores[self.native] = -np.inf
+                rest = _largest(scores, min(pool, self.n - len(self.native)))
+                mapped = np.concatenate([self._before[self._at[top]] @ query, scores[rest]])
+                keys = np.concatenate([top, rest])
+                exact = np.concatenate([exact, np.full(len(rest), np.nan)])
+                lists.append(_List(query, keys, self.old[keys], mapped, exact))
+        return lists
+
+    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+        """Return the first ``k`` rows of each list."""
+        found = [one.first(k, complete) for one in lists]
+        ids = np.stack([self.ids[one.keys[places]] for one, (places, _, _) in zip(lists, found, strict=True)])
+        return Hits(ids, np.stack([one[1] for one in found]), np.stack([one[2] for one in found]))
+
+    def unknown(self, keys: np.ndarray) -> np.ndarray:
+        """Return the keys of rows that are not re-embedded."""
+        return keys[self._at[keys] < 0]
+
+    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys that are, and their vectors."""
+        keys = keys[self._at[keys] >= 0]
+        return keys, self.vectors[keys]
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
+        exact = len(self.native) >= n // 2
+        among = self.native if exact else np.arange(self.n)
+        keys = rng.choice(among, min(n, len(among)), replace=False)
+        return keys, self.vectors[keys], exact
+
+    def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        """Replace mapped rows by the new model's unit vectors of them."""
+        again = self._at[keys] >= 0
+        self.vectors[keys[again]] = vectors[again]
+        keys, vectors, n = keys[~again], vectors[~again], len(self.native)
+        if n + len(keys) > len(self._before):
+            room = np.empty((max(2 * len(self._before), n + len(keys)), self.dim), np.float32)
+            room[:n] = self._before[:n]
+            self._before = room
+        self._before[n : n + len(keys)] = self.vectors[keys]
+        self.vectors[keys], self._at[keys] = vectors, np.arange(n, n + len(keys), dtype=np.int32)
+        self.native = np.concatenate([self.native, keys])
+        self.random = np.concatenate([self.random, np.full(len(keys), random)])
+
+    def forget(self, keys: np.ndarray) -> None:
+        """Map rows again."""
+        keys = keys[self._at[keys] >= 0]
+        kept = np.ones(len(self.native), bool)
+        kept[self._at[keys]] = False
+        self._before[: kept.sum()] = self._before[: len(kept)][kept]
+        self.native, self.random = self.native[kept], self.random[kept]
+        self._at[keys], self._at[self.native] = -1, np.arange(len(self.native), dtype=np.int32)
+        self._map(keys)
+
+    def refit(self) -> None:
+        """Fit the map again, and map the other rows anew."""
+
+        def known(part: slice) -> Known:
+            rows = self.native[part]
+            old, new = np.asarray(self.old[rows], np.float32), self.vectors[rows].astype(np.float64)
+            return Known(old, new, np.ones(len(rows)), self.random[part])
+
+        n, parts = len(self.native), list(blocks(len(self.native), 16 * (self.dim_old + self.dim)))
+        choose = bool(self.random.sum() >= FEWEST_CHOOSING)
+        self.correction = self.map.fit(map(known, parts), n, self.correction, choose=choose)
+        self.fitted_at = n
+        for part in parts:
+            self._before[part] = self._mapped(self.native[part])
+        self._map(np.flatnonzero(self._at < 0))
+
+    def write(self) -> int:
+        return 0
+
+    def _digests(self, keys: np.ndarray) -> np.ndarray:
+        names = keys if self.texts is None else self.texts[keys]
+        return hashes(pa.array(names.tolist()), np.asarray(self.old[keys], np.float32))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return what ``restore`` needs, as arrays and plain data."""
+        names = id_texts(self.native if self.texts is None else self.texts[self.native])
+        arrays = {f"ids{part}": array for part, array in pack(names).items()} if len(names) else {}
+        arrays |= {"vectors": self.vectors[self.native], "digests": self._digests(self.native)}
+        arrays |= {"random": self.random.astype(np.uint8), **self.correction.arrays()}
+        return arrays, {"map": self.correction.facts(), "first": map_digest(self.first), "fitted_at": self.fitted_at}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> int:
+        """Put the rows of a ``state``, and return how many are left out, because they are gone or have changed."""
+        if facts["first"] != map_digest(self.first):
+            raise SpaceMismatchError("The rows were saved with another map.", "Pass the map of that search.")
+        self.correction = Correction.restore(arrays, facts["map"])
+        self._map(np.arange(self.n))
+        vectors, digests = arrays["vectors"], arrays["digests"]
+        if vectors.shape != (len(digests), self.dim) or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+            raise ValueError(f"vectors of shape {vectors.shape}")
+        if not len(digests):
+            return 0
+        names = unpack(*(arrays[f"ids{part}"] for part in PACKED), "ids")
+        rows = names.astype(np.int64) if self.texts is None else id_rows(self.texts, names)
+        same = (rows >= 0) & (rows < self.n)
+        same[same] = self._digests(rows[same]) == digests[same]
+        for flag in (True, False):
+            some = same & (arrays["random"].astype(bool) == flag)
+            self.put(rows[some].astype(np.intp), vectors[some], random=flag)
+        self.fitted_at = persist.count(facts, "fitted_at")
+        return int((~same).sum())
+
+
+def _largest(scores: np.ndarray, n: int) -> np.ndarray:
+    """Return the places of the ``n`` largest scores, in any order."""
+    if n >= len(scores):
+        return np.arange(len(scores))
+    return np.argpartition(scores, len(scores) - n)[len(scores) - n :] if n else np.empty(0, np.intp)
+
+
+def _encoder(encode: Any, items: Any) -> Callable[[Any], Any]:
+    """Return the function from ids to vectors."""
+    if not isinstance(encode, Encoder):
+        if items is not None or not callable(encode):
+            problem = f"Got items={type(items).__name__} and encode={type(encode).__name__}."
+            raise ParameterError(problem, "Pass a function of ids without items, or an Encoder with items.")
+        return encode
+    if items is None:
+        raise ParameterError("Got an encoder without items.", "Pass `items=…`, texts or paths by row.")
+    if isinstance(items, str | Path):
+        items = open_items(items, modality=encode.space.modality)
+    elif not isinstance(items, Items):
+        listed, rows = list(map(str, items)), np.arange(len(items))
+        image = encode.space.modality == "image"
+        items = Items.of_files("items", rows, Path(), listed) if image else Items.of_texts("items", rows, listed)
+    return encode_items(encode, items)
+
+
+def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> _Array:
+    """Open the rows of an index."""
+    return _Array(as_embeddings(index, "index"), mapping, modality)
