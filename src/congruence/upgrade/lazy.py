@@ -42,7 +42,7 @@ from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Kn
 from congruence.upgrade.transform import map_digest
 
 ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
-POOL, NEAR = 400, 100  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
+POOL, NEAR = 250, 50  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
 GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
 QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
 WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
@@ -193,12 +193,14 @@ class LazySearch:
     def _queries(self, queries: RowsLike) -> tuple[np.ndarray, bool]:
         rows, single = as_rows(queries)
         Q = as_embeddings(rows, "queries").vectors
-        check_width(Q.shape[1], self.rows.dim, "LazySearch.search", self.rows.dim_old, "Encode queries by the new model")
+        check_width(
+            Q.shape[1], self.rows.dim, "LazySearch.search", self.rows.dim_old, "Encode queries by the new model"
+        )
         return np.asarray(normalize_rows(np.asarray(Q, np.float32))), single
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
         with self._lock:
-            lists = self.rows.near(Q, max(POOL, 8 * self.budget, k), max(NEAR, k))
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
         complete = False
         if self.mode == "wait":
             complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
@@ -212,13 +214,13 @@ class LazySearch:
 
     def _improve(self, Q: np.ndarray) -> None:
         with self._lock:
-            lists = self.rows.near(Q, max(POOL, 8 * self.budget), NEAR)
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget), NEAR)
         self._rounds(lists, None)
 
     def _rounds(self, lists: list[_List], until: float | None) -> bool:
         """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
         for start in range(0, self.budget, ROUND):
-            wanted = [one.want(min(ROUND, self.budget - start), self._skips) for one in lists]
+            wanted = [one.ranked(self._tries)[1][: min(ROUND, self.budget - start)] for one in lists]
             if not sum(map(len, wanted)):
                 break
             if not self._learn(np.concatenate(wanted), lists, until):
@@ -242,9 +244,6 @@ class LazySearch:
         for one in lists:
             one.learn(found, vectors)
         return go_on
-
-    def _skips(self, key: Any) -> bool:
-        return self._tries.get(key, 0) >= TRIES
 
     def _worker(self) -> ThreadPoolExecutor:
         if self._workers is None:
@@ -280,9 +279,11 @@ class LazySearch:
             keys = self.rows.unknown(keys)
             if not len(keys):
                 return True
-            if not self._checked:
-                self._check()
-                keys = self.rows.unknown(keys)
+            if self.limit is not None and self._asked >= self.limit:
+                return False
+            if not self._checked and not self._check():
+                return False
+            keys = self.rows.unknown(keys)
             left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
             whole, keys = len(keys) <= left, keys[:left]
             if not len(keys):
@@ -316,10 +317,10 @@ class LazySearch:
             return whole
         out = np.full((len(keys), self.rows.dim), np.nan, np.float32)
         if len(keys) > 1:  # one of them may be to blame
-            for i in range(len(keys)):
+            for tried, i in enumerate(self._rng.permutation(len(keys)).tolist(), 1):
                 if (one := self._ask(keys[i : i + 1])) is not None:
                     out[i] = one[0]
-                elif i + 1 == TRIES and np.isnan(out).all():
+                elif tried >= min(len(keys), ROUND) and np.isnan(out).all():
                     self.counts_["errors"] += 1
                     return None
         return out
@@ -345,16 +346,20 @@ class LazySearch:
         vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
         return vectors
 
-    def _check(self) -> None:
-        """Encode some rows, and raise an error if they are certainly of another model or in another order."""
+    def _check(self) -> bool:
+        """Encode some rows, and raise an error if they are certainly of another model or in another order.
+
+        Returns whether the encoder answers.
+        """
         keys, expected, exact = self.rows.sample(CHECKED, self._rng)
         if len(keys) < CHECKED // 2:
             self._checked = True
-            return
+            return True
         vectors = self._call(keys)
-        good = None if vectors is None else np.isfinite(vectors).all(axis=1)
-        if vectors is None or good is None or good.sum() < CHECKED // 2:
-            return  # it does not answer, and is checked the next time
+        if vectors is None:
+            return False
+        if (good := np.isfinite(vectors).all(axis=1)).sum() < CHECKED // 2:
+            return True  # too few to tell; it is checked again
         keys, ours, theirs = keys[good], expected[good], np.asarray(normalize_rows(vectors[good]))
         if not exact:  # of mapped rows the direction off the mean tells items apart
             ours, theirs = (side - side.mean(axis=0) for side in (ours, theirs))
@@ -363,8 +368,9 @@ class LazySearch:
         first, own = similar.argmax(axis=1), np.arange(len(keys))
         right = np.median(similar[own, own]) >= SAME if exact else (first == own).sum() > CHANCE * len(keys) / CHECKED
         if not right:
-            moved = np.median(similar.max(axis=1)) >= SAME if exact else len(np.unique(first)) > 0.7 * len(keys)
+            moved = exact and len(np.unique(first)) > 0.7 * len(keys) and np.median(similar.max(axis=1)) >= SAME
             what = "are in another order than the ids" if moved else "are not those of the new model"
+            what += "" if exact else ", or in another order than the ids"
             found = f"{(first == own).sum()} of {len(keys)} rows are nearest to their own {'' if exact else 'mapped '}"
             raise SpaceMismatchError(
                 f"The vectors from encode {what}: {found}vector.",
@@ -372,6 +378,7 @@ class LazySearch:
             )
         self._checked = True
         self._keep(keys, vectors[good], random=True)
+        return True
 
     def _refit_if_grown(self) -> None:
         rows = self.rows
@@ -413,7 +420,8 @@ class LazySearch:
                 with self._lock:
                     lists = self.rows.near(Q[start : start + GROUP], POOL, NEAR)
                 for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
-                    for rank, key in one.ranked(self._skips):
+                    ranks, keys = one.ranked(self._tries)
+                    for rank, key in zip(ranks.tolist(), keys.tolist(), strict=True):
                         expected[key] = expected.get(key, 0.0) + times * k / (k + rank)
             chosen = sorted(expected, key=expected.__getitem__, reverse=True)[: min(step, left)]
             if not chosen:
@@ -473,6 +481,8 @@ class LazySearch:
         try:
             search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
             search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
+        except SpaceMismatchError:
+            raise
         except (KeyError, TypeError, ValueError, IndexError) as error:
             problem = f"The folder {path} is damaged ({type(error).__name__}: {error})."
             raise CorruptFileError(problem, "Restore it from a backup.") from error
@@ -490,46 +500,54 @@ class _List:
         self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
         self.closed = np.zeros(len(keys), bool)  # rows that are not to be encoded
         old = np.asarray(old, np.float32)
-        self._old = old / np.maximum(np.linalg.norm(old, axis=1, keepdims=True), 1e-30)
-        self._known = np.empty(0, np.intp)
-        self._kernel = np.empty((len(keys), 0), np.float32)  # (c, known)
+        self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
+        self._known = np.empty(0, np.intp)  # places of the re-embedded rows, in order of arrival
+        self._kernel = np.empty((0, len(keys)), np.float32)  # (known, c)
+        self._scores = self.mapped
+        self._add(np.flatnonzero(np.isfinite(self.exact)))
+
+    def _add(self, new: np.ndarray) -> None:
+        """Use the new model's scores of further rows."""
+        if len(new):
+            near = self._old[new] @ self._old.T
+            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
+            self._known = np.concatenate([self._known, new])
+            self._scores = np.empty(0)
 
     def scores(self) -> np.ndarray:
         """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
-        has = np.isfinite(self.exact)
-        if not has.any():
-            return self.mapped
-        new = np.setdiff1d(np.flatnonzero(has), self._known)
-        if len(new):
-            near = self._old @ self._old[new].T
-            self._kernel = np.hstack([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
-            self._known = np.concatenate([self._known, new])
-        error = self.exact[self._known] - self.mapped[self._known]
-        level = error.mean()
-        gram = self._kernel[self._known].astype(np.float64)
-        gram[np.diag_indices(len(gram))] += NOISE
-        corrected = self.mapped + level + self._kernel @ np.linalg.solve(gram, error - level)
-        return np.where(has, self.exact, corrected)
+        if len(self._scores) < len(self.keys):
+            error = self.exact[self._known] - self.mapped[self._known]
+            level = error.mean()
+            gram = self._kernel[:, self._known].astype(np.float64)
+            gram[np.diag_indices(len(gram))] += NOISE
+            weights = np.linalg.solve(gram, error - level).astype(np.float32)
+            self._scores = self.mapped + level + weights @ self._kernel
+            self._scores[self._known] = self.exact[self._known]
+        return self._scores
 
-    def ranked(self, skips: Callable[[Any], bool]) -> list[tuple[int, Any]]:
+    def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
         """Return rank among all, and key, of the rows that may be encoded, by their scores."""
         order = np.argsort(-self.scores(), kind="stable")
-        open_ = (~np.isfinite(self.exact) & ~self.closed)[order]
-        keys = self.keys[order].tolist()
-        return [(rank, keys[rank]) for rank in np.flatnonzero(open_).tolist() if not skips(keys[rank])]
-
-    def want(self, n: int, skips: Callable[[Any], bool]) -> np.ndarray:
-        """Return the keys of the next ``n`` rows to encode."""
-        return np.array([key for _, key in self.ranked(skips)[:n]], self.keys.dtype)
+        ranks = np.flatnonzero((np.isnan(self.exact) & ~self.closed)[order])
+        keys = self.keys[order[ranks]]
+        if skips:
+            open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
+            return ranks[open_], keys[open_]
+        return ranks, keys
 
     def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
         """Score rows by the new model's vectors of them, (m, d_new)."""
         place = id_rows(keys, self.keys)
-        here = np.flatnonzero((place >= 0) & ~np.isfinite(self.exact))
+        here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
         self.exact[here] = vectors[place[here]] @ self.query
+        self._add(here)
 
     def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
+        if complete and len(self._known) >= k:
+            best = self._known[np.argsort(-self.exact[self._known], kind="stable")[:k]]
+            return best, self.exact[best], np.ones(len(best), bool)
         scores, has = self.scores(), np.isfinite(self.exact)
         order = np.lexsort((-scores, ~has)) if complete else np.argsort(-scores, kind="stable")
         return order[:k], scores[order[:k]], has[order[:k]]
@@ -731,6 +749,8 @@ def _encoder(encode: Any, items: Any) -> Callable[[Any], Any]:
     return encode_items(encode, items)
 
 
-def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> _Array:
+def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> Any:
     """Open the rows of an index."""
+    if isinstance(index, str | Path):
+        index = read_embeddings(str(index))
     return _Array(as_embeddings(index, "index"), mapping, modality)
