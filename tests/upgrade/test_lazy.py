@@ -262,8 +262,8 @@ def test_a_refit_maps_the_other_rows_anew_and_forgotten_rows_are_mapped_again(wo
 
 def test_an_encoder_needs_items(world):
     old, new, mapping, queries = world
-    from congruence.encoders import Encoder
     from congruence.embeddings import Space
+    from congruence.encoders import Encoder
 
     class Reads(Encoder):
         space = Space("new", None, "text", E, True)

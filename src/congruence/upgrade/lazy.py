@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,17 +16,19 @@ import pyarrow as pa
 
 from congruence import persist
 from congruence._utils.arrays import blocks, normalize_rows, to_numpy
+from congruence._utils.atomic import locked
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import Ids, RowsLike
-from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
+from congruence._utils.validation import check_choice, check_positive, check_seed, check_width
 from congruence.databases import Database, open_database
 from congruence.embed import Items, open_items
 from congruence.embeddings import Embeddings, as_embeddings, check_space
 from congruence.encoders import Encoder
 from congruence.errors import (
     CorruptFileError,
+    FileError,
     IdError,
-    InputError,
+    MigrationError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
@@ -36,9 +38,13 @@ from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.bridge.search import as_rows
 from congruence.upgrade.migrate.encode import Encode, encode_items
-from congruence.upgrade.migrate.journal import hashes
-from congruence.upgrade.migrate.migration import Migration
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hashes, make_folder, places_of
+from congruence.upgrade.migrate.migration import Migration, of_modality
+from congruence.upgrade.migrate.native import EncodedRows, plan_folder
+from congruence.upgrade.migrate.stages import reembed
+from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
+from congruence.upgrade.progressive.state import STATE
 from congruence.upgrade.transform import map_digest
 
 ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
@@ -48,6 +54,7 @@ QUEUE = 64  # groups of queries that wait in the background; further ones are an
 WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
+SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
 TRIES = 3  # how often a row that cannot be encoded is asked for
 
 MODES = ("wait", "background")
@@ -199,8 +206,7 @@ class LazySearch:
         return np.asarray(normalize_rows(np.asarray(Q, np.float32))), single
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
-        with self._lock:
-            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
+        lists = self._near(Q, k)
         complete = False
         if self.mode == "wait":
             complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
@@ -213,9 +219,14 @@ class LazySearch:
         return self.rows.hits(lists, min(k, self.rows.n), complete)
 
     def _improve(self, Q: np.ndarray) -> None:
+        self._rounds(self._near(Q), None)
+
+    def _near(self, Q: np.ndarray, k: int = 1) -> list[_List]:
         with self._lock:
-            lists = self.rows.near(Q, max(POOL, 5 * self.budget), NEAR)
-        self._rounds(lists, None)
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
+            self.counts_["skipped"] += self.rows.skipped
+            self.rows.skipped = 0
+        return lists
 
     def _rounds(self, lists: list[_List], until: float | None) -> bool:
         """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
@@ -377,7 +388,8 @@ class LazySearch:
                 "Return one vector of the new model per id, in the same order; or pass `check=False`.",
             )
         self._checked = True
-        self._keep(keys, vectors[good], random=True)
+        if not exact:
+            self._keep(keys, vectors[good], random=True)
         return True
 
     def _refit_if_grown(self) -> None:
@@ -417,8 +429,7 @@ class LazySearch:
         while left > 0:
             expected: dict[Any, float] = {}
             for start in range(0, len(Q), GROUP):
-                with self._lock:
-                    lists = self.rows.near(Q[start : start + GROUP], POOL, NEAR)
+                lists = self._near(Q[start : start + GROUP])
                 for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
                     ranks, keys = one.ranked(self._tries)
                     for rank, key in zip(ranks.tolist(), keys.tolist(), strict=True):
@@ -446,10 +457,13 @@ class LazySearch:
             for key in keys.tolist():
                 self._tries.pop(key, None)
 
-    def write(self) -> int:
-        """Write what was encoded to the database, and return the number of rows; nothing for an array."""
+    def write(self, *, remap: bool = False) -> Progressive | None:
+        """Write what was encoded to the database, and return the migration's plan; None if there was nothing.
+
+        ``remap``: also fit its map again, and map the other rows again. Raises FileError while another run is at work.
+        """
         with self._encoding, self._lock:
-            return self.rows.write()
+            return self.rows.write(remap)
 
     # ---- saved form --------------------------------------------------------------------------------------------------
 
@@ -557,6 +571,7 @@ class _Array:
     """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
 
     key_type: Any = np.intp
+    skipped = 0
 
     def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
         if mapping is None:
@@ -586,9 +601,9 @@ class _Array:
     def close(self) -> None:
         pass
 
-    def claim(self) -> suppress:
+    def claim(self) -> AbstractContextManager[None]:
         """Keep others from encoding the same rows; nobody else has these."""
-        return suppress()
+        return nullcontext()
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
         return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
@@ -687,8 +702,8 @@ class _Array:
             self._before[part] = self._mapped(self.native[part])
         self._map(np.flatnonzero(self._at < 0))
 
-    def write(self) -> int:
-        return 0
+    def write(self, remap: bool) -> None:
+        """Do nothing: all is in memory."""
 
     def _digests(self, keys: np.ndarray) -> np.ndarray:
         names = keys if self.texts is None else self.texts[keys]
@@ -713,7 +728,8 @@ class _Array:
             raise ValueError(f"vectors of shape {vectors.shape}")
         if not len(digests):
             return 0
-        names = unpack(*(arrays[f"ids{part}"] for part in PACKED), "ids")
+        texts, offsets = (arrays[f"ids{part}"] for part in PACKED)
+        names = unpack(texts, offsets, "ids")
         rows = names.astype(np.int64) if self.texts is None else id_rows(self.texts, names)
         same = (rows >= 0) & (rows < self.n)
         same[same] = self._digests(rows[same]) == digests[same]
@@ -722,6 +738,248 @@ class _Array:
             self.put(rows[some].astype(np.intp), vectors[some], random=flag)
         self.fitted_at = persist.count(facts, "fitted_at")
         return int((~same).sum())
+
+
+class _Stored:
+    """Rows of a migrated database, which searches them; what is encoded is kept in the migration's journal."""
+
+    key_type: Any = object
+
+    def __init__(self, migration: Migration, modality: str | None, *, own: bool) -> None:
+        journal, mapper = migration.reload(), migration.mapper
+        if journal.state in ("filling", "dropped") or journal.condition is not None or not mapper.unit:
+            what = (
+                "of some rows" if journal.condition else journal.state if mapper.unit else "of rows that are not unit"
+            )
+            raise MigrationError(
+                f"This migration is {what}.", "Search one of all rows, of unit norm, whose run is done."
+            )
+        self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
+        self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
+        self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
+        self.fitted_at, self.skipped, self._own = 0, 0, None
+        self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
+        self._random: set[str] = set()  # rows that no query chose
+        some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
+        self._type = some.ids.type
+        self.among = None
+        if some.modalities is not None and mapper.modality is None:
+            if modality is None and len(kinds := set(some.modalities.to_pylist())) > 1:
+                raise ParameterError(f"The table has rows of {', '.join(sorted(kinds))}.", "Pass `modality=…`.")
+            self.among = modality
+        self.encoded = EncodedRows(migration.folder, self.dim)
+        self._read = self._stamp()
+        self._list_known()
+
+    def close(self) -> None:
+        if self._closes:
+            self.migration.database.close()
+
+    # ---- what is known, also from other processes --------------------------------------------------------------------
+
+    def _stamp(self) -> list[object]:
+        """Return what differs once another process has changed the journal's folder; times alone are too coarse."""
+        folder = self.migration.folder
+        files = (plan_folder(folder, self.among) / STATE, folder / PROGRESSIVE / STATE, folder / "journal.json")
+        seen = [(status.st_mtime_ns, status.st_ino) for file in files if file.exists() and (status := file.stat())]
+        return [*seen, *sorted(path.name for path in self.encoded.folder.glob("part-*"))]
+
+    def _refresh(self) -> None:
+        if (stamp := self._stamp()) != self._read:
+            self.migration.reload()
+            self.encoded.read()
+            self._read = stamp
+            self._list_known()
+
+    def _list_known(self) -> None:
+        native = self.migration.mapper.native
+        self.plan = native.get(self.among) or native.get(None)
+        self._place = {} if self.plan is None else {name: i for i, name in enumerate(self.plan.ids.tolist())}
+        self._waiting = np.array([name for name in self.encoded.rows if name not in self._place], object)
+        self._vectors = unit_rows(self.encoded.take(self._waiting.tolist())) if len(self._waiting) else None
+
+    @property
+    def n_native(self) -> int:
+        return len(self._place) + len(self._waiting)
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep other processes from encoding meanwhile, and learn what they have encoded."""
+        folder = self.migration.folder / "encoding"
+        make_folder(folder)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(locked(folder, "Another process is encoding."))
+                    break
+                except FileError:
+                    time.sleep(0.02)
+            self._refresh()
+            yield
+
+    def _known(self, keys: np.ndarray) -> np.ndarray:
+        """Return the new model's vectors of rows as they are now, NaN for those without, (b, d_new)."""
+        out, plan = np.full((len(keys), self.dim), np.nan, np.float32), self.plan
+        for i, name in enumerate(keys.tolist()):
+            digest, place = self._digests.get(name), self._place.get(name, -1)
+            if plan is not None and place >= 0 and plan.digests[place] == digest:
+                out[i] = plan.take(np.array([place]))[0]
+            elif name in self.encoded.rows and self.encoded.rows[name][0] == digest:
+                out[i] = unit_rows(self.encoded.rows[name][1][None])[0]
+        return out
+
+    # ---- searches ----------------------------------------------------------------------------------------------------
+
+    def _look(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return names, old rows, mapped and own vectors (NaN without) of rows, and which are of another modality."""
+        migration, mapper = self.migration, self.migration.mapper
+        new, old = (migration.retry(migration.database.fetch, ids, side) for side in ("new", "old"))
+        self.skipped += len(ids) - len(new.ids)
+        names, stored = id_texts(new.ids.to_pylist()), unit_rows(mapper.new.decode(new.vectors))
+        at = places_of(new.ids, old.ids)
+        has_old = at >= 0  # others were written by the application, by the new model
+        rows, theirs = np.zeros((len(names), self.dim_old), np.float32), ~has_old
+        if has_old.any():
+            before, which = old.vectors[at[has_old]], pa.array(has_old)
+            rows[has_old] = mapper.rows(before)
+            self._digests |= zip(names[has_old].tolist(), hashes(new.ids.filter(which), before).tolist(), strict=True)
+            if migration.marks is not None:
+                theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
+        own = self._known(names)
+        own[theirs] = stored[theirs]
+        mapped, again = stored.copy(), has_old & (np.isfinite(own[:, 0]) | (self._own is not None))
+        mapped[again] = self._mapped(rows[again])
+        other = np.zeros(len(names), bool) if self.among is None else ~of_modality(new, self.among)
+        return names, rows, mapped, own, other
+
+    def _mapped(self, rows: np.ndarray) -> np.ndarray:
+        refit, fitted = (
+            (self.first, self.first.first()) if self.plan is None else (self.plan.refit, self.plan.correction)
+        )
+        return refit.transform(rows, fitted) if self._own is None else self.first.transform(rows, self._own)
+
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+        """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
+        self._refresh()
+        migration = self.migration
+        found = migration.retry(migration.database.search, migration.mapper.new.encode(Q), min(pool, 1000))
+        tops = [np.empty(0, object)] * len(Q)
+        if self._vectors is not None:
+            tops = [self._waiting[_largest(self._vectors @ query, near)] for query in Q]
+        extra = [pa.array(top.tolist(), pa.large_string()).cast(self._type) for top in tops]
+        lists = [
+            pa.concat_arrays([ids.cast(self._type), more]).unique() for ids, more in zip(found, extra, strict=True)
+        ]
+        names, rows, mapped, own, other = self._look(pa.concat_arrays(lists).unique())
+        out = []
+        for query, ids in zip(Q, lists, strict=True):
+            here = id_rows(names, id_texts(ids.to_pylist()))
+            here = here[here >= 0]
+            one = _List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query)
+            one.closed = other[here]
+            out.append(one)
+        return out
+
+    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+        """Return the first ``k`` rows of each list."""
+        number = pa.types.is_integer(self._type)
+        ids = np.full((len(lists), k), -1, self._type.to_pandas_dtype()) if number else np.full((len(lists), k), None)
+        scores, has = np.full((len(lists), k), np.nan), np.zeros((len(lists), k), bool)
+        for i, one in enumerate(lists):
+            places, values, own = one.first(k, complete)
+            ids[i, : len(places)] = one.keys[places].astype(ids.dtype)
+            scores[i, : len(places)], has[i, : len(places)] = values, own
+        return Hits(ids, scores, has)
+
+    def names(self, keys: np.ndarray) -> list[str]:
+        """Return what ``encode`` is called with."""
+        return list(keys.tolist())
+
+    def find(self, ids: Ids) -> np.ndarray:
+        """Return the keys of ids. Raises IdError for one without a row."""
+        names = id_texts(list(ids))
+        found = self._look(pa.array(names.tolist(), pa.large_string()).cast(self._type))[0]
+        if len(found) < len(names):
+            raise IdError(
+                f"{len(names) - len(found)} of {len(names)} ids are not in the table.", "Pass ids of its rows."
+            )
+        return names
+
+    def unknown(self, keys: np.ndarray) -> np.ndarray:
+        """Return the keys of rows that are not re-embedded."""
+        return keys[np.isnan(self._known(keys)[:, 0])]
+
+    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys that are, and their vectors."""
+        vectors = self._known(keys)
+        has = np.isfinite(vectors[:, 0])
+        return keys[has], vectors[has]
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
+        names = list(self._place) if len(self._place) >= n // 2 else list(map(str, self.migration.reload().sample))
+        ids = pa.array(rng.choice(names, min(2 * n, len(names)), replace=False).tolist(), pa.large_string())
+        keys, _, mapped, own, other = self._look(ids.cast(self._type))
+        has = np.isfinite(own[:, 0])
+        exact = bool((has & ~other).sum() >= n // 2)
+        which = np.flatnonzero((has if exact else ~has) & ~other)[:n]
+        return keys[which], (own if exact else mapped)[which], exact
+
+    def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        """Keep new vectors of rows in the journal."""
+        if random:
+            self._random |= set(keys.tolist())
+        digests = np.array([self._digests.get(key, 0) for key in keys.tolist()], np.uint64)
+        self.encoded.add(keys.tolist(), digests, vectors)
+        self._read = self._stamp()
+        self._list_known()
+
+    def forget(self, keys: np.ndarray) -> None:
+        """Refuse, as a database tells by itself which rows have changed."""
+        raise ParameterError("A database's rows are mapped again when their old vectors change.", "Write these.")
+
+    def refit(self) -> None:
+        """Fit the map again, for scores of mapped rows at query time."""
+        names, type_ = [*self._place, *self._waiting.tolist()], self._type
+        parts = []
+        for part in blocks(len(names), 16 * (self.dim_old + self.dim)):
+            keys, rows, _, own, _ = self._look(pa.array(names[part], pa.large_string()).cast(type_))
+            has = np.isfinite(own[:, 0])
+            random = np.array([key in self._random for key in keys[has].tolist()], bool)
+            parts.append(Known(rows[has], own[has].astype(np.float64), np.ones(has.sum()), random))
+        n = sum(len(one.old) for one in parts)
+        self.first.size = sum(float(np.sum(one.old.astype(float) ** 2)) for one in parts) / max(n, 1)
+        choose = sum(int(one.random.sum()) for one in parts) >= FEWEST_CHOOSING
+        self._own, self.fitted_at = self.first.fit(parts, n, self.first.first(), choose=choose), len(names)
+
+    def write(self, remap: bool) -> Progressive | None:
+        """Write the encoded rows to the database by the migration's own steps; None if there are none."""
+        self._refresh()
+        if not self.waiting and not remap:
+            return None
+        plan = reembed(self.migration, _nothing, rows=self.waiting, among=self.among, remap=remap, size=4096)
+        self._refresh()
+        return plan
+
+    @property
+    def waiting(self) -> list[str]:
+        """The ids of rows that are encoded and not yet written to the database."""
+        return list(self._waiting.tolist())
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Refuse, as all is saved already."""
+        raise ParameterError("What was encoded for a database is in its journal.", f"Keep {self.migration.folder}.")
+
+
+def _nothing(ids: list[str]) -> np.ndarray:
+    """Refuse to encode rows that have changed since they were."""
+    raise MigrationError(f"{len(ids)} rows have changed since they were encoded.", "Search, and write again.")
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return rows with unit norm, or zeros, float32."""
+    rows = np.asarray(rows, np.float32)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
 
 
 def _largest(scores: np.ndarray, n: int) -> np.ndarray:
@@ -749,8 +1007,29 @@ def _encoder(encode: Any, items: Any) -> Callable[[Any], Any]:
     return encode_items(encode, items)
 
 
-def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> Any:
-    """Open the rows of an index."""
+def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> _Array | _Stored:
+    """Open the rows of an index; a file, or a database without a migration, is read into memory."""
+    own = not isinstance(index, Database | Migration)
     if isinstance(index, str | Path):
-        index = read_embeddings(str(index))
+        with suppress(ParameterError):  # of no kind of database
+            index = open_database(index)
+        if not isinstance(index, Database):
+            index = read_embeddings(str(index))
+    if isinstance(index, Database):
+        folder = Path(journal) if journal is not None else default_folder(index.identify(index.info().place))
+        if Journal.read(folder) is not None:
+            index = Migration(index, mapping, journal=folder)
+        elif own and not index.capabilities.searches:
+            place = index.info().place
+            index.close()
+            index = read_embeddings(place)
+    if isinstance(index, Migration):
+        if index.database.capabilities.searches:
+            return _Stored(index, modality, own=own)
+        what = f"{index.database.kind} files have no search of their own"
+        raise ParameterError(f"Got a migration of files, and {what}.", "Pass the file, or an array.")
+    if isinstance(index, Database):
+        parts = list(index.scan("old"))
+        ids = pa.concat_arrays([part.ids for part in parts]).to_pylist()
+        index = Embeddings(np.concatenate([part.vectors for part in parts]), ids=ids)
     return _Array(as_embeddings(index, "index"), mapping, modality)
