@@ -43,7 +43,7 @@ from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, plan_folder
 from congruence.upgrade.migrate.stages import reembed
 from congruence.upgrade.progressive import Progressive
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
 from congruence.upgrade.progressive.state import STATE
 from congruence.upgrade.transform import map_digest
 
@@ -104,8 +104,8 @@ class LazySearch:
     check : bool, default=True
         Before others, encode 20 rows, known ones if there are any, to refuse vectors of another model or order.
     refit : bool, default=True
-        Fit the map again whenever the re-embedded rows have grown by half. Mapped rows of an array are then mapped
-        again; those of a database are corrected at query time only, until ``congruence migrate URL reembed --remap``.
+        Fit the map again, and map the other rows of an array again, whenever the re-embedded ones have grown by half.
+        A database's are mapped again by ``write(remap=True)``, or ``congruence migrate URL reembed --remap``.
 
     Notes
     -----
@@ -162,8 +162,10 @@ class LazySearch:
         self._asked, self._free, self._checked = 0, 0.0, not check
         self._lock, self._encoding = threading.RLock(), threading.RLock()
         self._workers: ThreadPoolExecutor | None = None
-        self._waiting: list[Future[None]] = []
+        self._waiting: list[Future[bool]] = []
         if known is not None:
+            if not isinstance(self.rows, _Array):
+                raise ParameterError("Got known rows of a migration, whose journal has them.", "Leave out `known=…`.")
             ids, vectors = known
             self.rows.put(self.rows.find(ids), self._as_vectors(vectors, len(ids)), random=True)
             self._refit_if_grown()
@@ -200,9 +202,7 @@ class LazySearch:
     def _queries(self, queries: RowsLike) -> tuple[np.ndarray, bool]:
         rows, single = as_rows(queries)
         Q = as_embeddings(rows, "queries").vectors
-        check_width(
-            Q.shape[1], self.rows.dim, "LazySearch.search", self.rows.dim_old, "Encode queries by the new model"
-        )
+        check_width(Q.shape[1], self.rows.dim, "LazySearch", self.rows.dim_old, "Encode queries by the new model")
         return np.asarray(normalize_rows(np.asarray(Q, np.float32))), single
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
@@ -211,15 +211,13 @@ class LazySearch:
         if self.mode == "wait":
             complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
         else:
-            self._raise_errors()
+            while self._waiting and self._waiting[0].done():
+                self._waiting.pop(0).result()  # raises the errors of earlier searches
             if len(self._waiting) < QUEUE:
-                self._waiting.append(self._worker().submit(self._improve, Q))
+                self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q), None)))
             else:
                 self.counts_["left"] += len(Q)
         return self.rows.hits(lists, min(k, self.rows.n), complete)
-
-    def _improve(self, Q: np.ndarray) -> None:
-        self._rounds(self._near(Q), None)
 
     def _near(self, Q: np.ndarray, k: int = 1) -> list[_List]:
         with self._lock:
@@ -260,12 +258,6 @@ class LazySearch:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(1, thread_name_prefix="congruence-lazy")
         return self._workers
-
-    def _raise_errors(self) -> None:
-        done = [one for one in self._waiting if one.done()]
-        self._waiting = [one for one in self._waiting if not one.done()]
-        for one in done:
-            one.result()
 
     def join(self) -> None:
         """Wait until the rows of earlier searches in the background are encoded; raises their errors."""
@@ -394,13 +386,9 @@ class LazySearch:
 
     def _refit_if_grown(self) -> None:
         rows = self.rows
-        if self.refits and rows.n_native >= max(LEAST, rows.n // 100, GROWTH * rows.fitted_at):
-            self.refit()
-
-    def refit(self) -> None:
-        """Fit the map again, corrected by all re-embedded rows."""
-        with self._encoding, self._lock:
-            self.rows.refit()
+        if self.refits and isinstance(rows, _Array) and rows.grown:
+            with self._encoding, self._lock:
+                rows.refit()
 
     # ---- rows that are asked for -------------------------------------------------------------------------------------
 
@@ -410,21 +398,16 @@ class LazySearch:
         *,
         budget: int,
         k: int = 10,
-        weights: RowsLike | None = None,
         callback: Callable[[int], object] | None = None,
     ) -> int:
         """Encode the ``budget`` rows that a log of queries (m, d_new) is expected to use most; return their number.
 
         A row's expected use is the sum over the queries of k / (k + its rank), with ranks corrected after each fifth
-        of the budget. ``weights`` (m,): how often each was asked.
+        of the budget. A query that was asked twice counts twice.
         """
         left = check_positive(budget, "budget", integer=True)
         Q, _ = self._queries(queries)
-        use = np.ones(len(Q)) if weights is None else np.asarray(weights, float)
-        if use.shape != (len(Q),):
-            raise ShapeError(f"Got weights of shape {use.shape} for {len(Q)} queries.", "Pass one per query.")
-        Q, where = np.unique(Q, axis=0, return_inverse=True)  # a query that is asked twice needs its rows once
-        use = np.bincount(where.reshape(-1), use, len(Q))
+        Q, use = np.unique(Q, axis=0, return_counts=True)
         step, begun = -(-left // 5), self.counts_["encoded"]
         while left > 0:
             expected: dict[Any, float] = {}
@@ -449,14 +432,6 @@ class LazySearch:
             self._refit_if_grown()
         return self.counts_["encoded"] - begun
 
-    def forget(self, ids: Ids) -> None:
-        """Map these rows again, as when their items have changed; of an array only."""
-        with self._encoding, self._lock:
-            keys = self.rows.find(ids)
-            self.rows.forget(keys)
-            for key in keys.tolist():
-                self._tries.pop(key, None)
-
     def write(self, *, remap: bool = False) -> Progressive | None:
         """Write what was encoded to the database, and return the migration's plan; None if there was nothing.
 
@@ -468,7 +443,10 @@ class LazySearch:
     # ---- saved form --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Save the re-embedded rows and the refitted map, without index, first map and encoder, as a folder."""
+        """Save the re-embedded rows, without index, map and encoder, as a folder."""
+        if not isinstance(self.rows, _Array):
+            problem = "What was encoded for a database is in its journal already."
+            raise ParameterError(problem, f"Keep {self.rows.migration.folder}.")
         with self._encoding, self._lock:
             arrays, facts = self.rows.state()
         facts |= {"counts": self.counts_}
@@ -493,8 +471,10 @@ class LazySearch:
             raise CorruptFileError(f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a search.")
         search = cls(index, mapping, encode, **options)
         try:
+            assert isinstance(search.rows, _Array)
             search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
             search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
+            search._refit_if_grown()
         except SpaceMismatchError:
             raise
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -512,7 +492,6 @@ class _List:
         self.query, self.keys = query, keys
         self.mapped = np.asarray(mapped, np.float64)
         self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
-        self.closed = np.zeros(len(keys), bool)  # rows that are not to be encoded
         old = np.asarray(old, np.float32)
         self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
         self._known = np.empty(0, np.intp)  # places of the re-embedded rows, in order of arrival
@@ -543,7 +522,7 @@ class _List:
     def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
         """Return rank among all, and key, of the rows that may be encoded, by their scores."""
         order = np.argsort(-self.scores(), kind="stable")
-        ranks = np.flatnonzero((np.isnan(self.exact) & ~self.closed)[order])
+        ranks = np.flatnonzero(np.isnan(self.exact)[order])
         keys = self.keys[order[ranks]]
         if skips:
             open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
@@ -598,8 +577,13 @@ class _Array:
     def n_native(self) -> int:
         return len(self.native)
 
+    @property
+    def grown(self) -> bool:
+        """Whether there are enough further re-embedded rows to fit the map again."""
+        return self.n_native >= max(LEAST, self.n // 100, GROWTH * self.fitted_at)
+
     def close(self) -> None:
-        pass
+        """Do nothing: all is in memory."""
 
     def claim(self) -> AbstractContextManager[None]:
         """Keep others from encoding the same rows; nobody else has these."""
@@ -676,16 +660,6 @@ class _Array:
         self.native = np.concatenate([self.native, keys])
         self.random = np.concatenate([self.random, np.full(len(keys), random)])
 
-    def forget(self, keys: np.ndarray) -> None:
-        """Map rows again."""
-        keys = keys[self._at[keys] >= 0]
-        kept = np.ones(len(self.native), bool)
-        kept[self._at[keys]] = False
-        self._before[: kept.sum()] = self._before[: len(kept)][kept]
-        self.native, self.random = self.native[kept], self.random[kept]
-        self._at[keys], self._at[self.native] = -1, np.arange(len(self.native), dtype=np.int32)
-        self._map(keys)
-
     def refit(self) -> None:
         """Fit the map again, and map the other rows anew."""
 
@@ -714,15 +688,13 @@ class _Array:
         names = id_texts(self.native if self.texts is None else self.texts[self.native])
         arrays = {f"ids{part}": array for part, array in pack(names).items()} if len(names) else {}
         arrays |= {"vectors": self.vectors[self.native], "digests": self._digests(self.native)}
-        arrays |= {"random": self.random.astype(np.uint8), **self.correction.arrays()}
-        return arrays, {"map": self.correction.facts(), "first": map_digest(self.first), "fitted_at": self.fitted_at}
+        arrays["random"] = self.random.astype(np.uint8)
+        return arrays, {"first": map_digest(self.first)}
 
     def restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> int:
         """Put the rows of a ``state``, and return how many are left out, because they are gone or have changed."""
         if facts["first"] != map_digest(self.first):
             raise SpaceMismatchError("The rows were saved with another map.", "Pass the map of that search.")
-        self.correction = Correction.restore(arrays, facts["map"])
-        self._map(np.arange(self.n))
         vectors, digests = arrays["vectors"], arrays["digests"]
         if vectors.shape != (len(digests), self.dim) or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
             raise ValueError(f"vectors of shape {vectors.shape}")
@@ -736,7 +708,6 @@ class _Array:
         for flag in (True, False):
             some = same & (arrays["random"].astype(bool) == flag)
             self.put(rows[some].astype(np.intp), vectors[some], random=flag)
-        self.fitted_at = persist.count(facts, "fitted_at")
         return int((~same).sum())
 
 
@@ -748,18 +719,13 @@ class _Stored:
     def __init__(self, migration: Migration, modality: str | None, *, own: bool) -> None:
         journal, mapper = migration.reload(), migration.mapper
         if journal.state in ("filling", "dropped") or journal.condition is not None or not mapper.unit:
-            what = (
-                "of some rows" if journal.condition else journal.state if mapper.unit else "of rows that are not unit"
-            )
-            raise MigrationError(
-                f"This migration is {what}.", "Search one of all rows, of unit norm, whose run is done."
-            )
+            what = journal.state if mapper.unit and journal.condition is None else "of some rows, or not of unit rows"
+            raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
         self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
         self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
-        self.fitted_at, self.skipped, self._own = 0, 0, None
+        self.skipped = 0
         self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
-        self._random: set[str] = set()  # rows that no query chose
         some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
         self._type = some.ids.type
         self.among = None
@@ -830,11 +796,13 @@ class _Stored:
 
     # ---- searches ----------------------------------------------------------------------------------------------------
 
-    def _look(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return names, old rows, mapped and own vectors (NaN without) of rows, and which are of another modality."""
+    def _look(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return names, old rows, mapped and own vectors (NaN without) of the rows that are there, of the modality."""
         migration, mapper = self.migration, self.migration.mapper
         new, old = (migration.retry(migration.database.fetch, ids, side) for side in ("new", "old"))
         self.skipped += len(ids) - len(new.ids)
+        here = of_modality(new, self.among)
+        new = new._replace(ids=new.ids.filter(pa.array(here)), vectors=new.vectors[here])
         names, stored = id_texts(new.ids.to_pylist()), unit_rows(mapper.new.decode(new.vectors))
         at = places_of(new.ids, old.ids)
         has_old = at >= 0  # others were written by the application, by the new model
@@ -847,16 +815,14 @@ class _Stored:
                 theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
         own = self._known(names)
         own[theirs] = stored[theirs]
-        mapped, again = stored.copy(), has_old & (np.isfinite(own[:, 0]) | (self._own is not None))
+        mapped, again = stored.copy(), has_old & np.isfinite(own[:, 0])
         mapped[again] = self._mapped(rows[again])
-        other = np.zeros(len(names), bool) if self.among is None else ~of_modality(new, self.among)
-        return names, rows, mapped, own, other
+        return names, rows, mapped, own
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
-        refit, fitted = (
-            (self.first, self.first.first()) if self.plan is None else (self.plan.refit, self.plan.correction)
-        )
-        return refit.transform(rows, fitted) if self._own is None else self.first.transform(rows, self._own)
+        if self.plan is None:
+            return self.first.transform(rows, self.first.first())
+        return self.plan.refit.transform(rows, self.plan.correction)
 
     def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
         """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
@@ -870,14 +836,12 @@ class _Stored:
         lists = [
             pa.concat_arrays([ids.cast(self._type), more]).unique() for ids, more in zip(found, extra, strict=True)
         ]
-        names, rows, mapped, own, other = self._look(pa.concat_arrays(lists).unique())
+        names, rows, mapped, own = self._look(pa.concat_arrays(lists).unique())
         out = []
         for query, ids in zip(Q, lists, strict=True):
             here = id_rows(names, id_texts(ids.to_pylist()))
             here = here[here >= 0]
-            one = _List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query)
-            one.closed = other[here]
-            out.append(one)
+            out.append(_List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
         return out
 
     def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
@@ -895,16 +859,6 @@ class _Stored:
         """Return what ``encode`` is called with."""
         return list(keys.tolist())
 
-    def find(self, ids: Ids) -> np.ndarray:
-        """Return the keys of ids. Raises IdError for one without a row."""
-        names = id_texts(list(ids))
-        found = self._look(pa.array(names.tolist(), pa.large_string()).cast(self._type))[0]
-        if len(found) < len(names):
-            raise IdError(
-                f"{len(names) - len(found)} of {len(names)} ids are not in the table.", "Pass ids of its rows."
-            )
-        return names
-
     def unknown(self, keys: np.ndarray) -> np.ndarray:
         """Return the keys of rows that are not re-embedded."""
         return keys[np.isnan(self._known(keys)[:, 0])]
@@ -919,38 +873,18 @@ class _Stored:
         """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
         names = list(self._place) if len(self._place) >= n // 2 else list(map(str, self.migration.reload().sample))
         ids = pa.array(rng.choice(names, min(2 * n, len(names)), replace=False).tolist(), pa.large_string())
-        keys, _, mapped, own, other = self._look(ids.cast(self._type))
+        keys, _, mapped, own = self._look(ids.cast(self._type))
         has = np.isfinite(own[:, 0])
-        exact = bool((has & ~other).sum() >= n // 2)
-        which = np.flatnonzero((has if exact else ~has) & ~other)[:n]
+        exact = bool(has.sum() >= n // 2)
+        which = np.flatnonzero(has if exact else ~has)[:n]
         return keys[which], (own if exact else mapped)[which], exact
 
     def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
         """Keep new vectors of rows in the journal."""
-        if random:
-            self._random |= set(keys.tolist())
         digests = np.array([self._digests.get(key, 0) for key in keys.tolist()], np.uint64)
         self.encoded.add(keys.tolist(), digests, vectors)
         self._read = self._stamp()
         self._list_known()
-
-    def forget(self, keys: np.ndarray) -> None:
-        """Refuse, as a database tells by itself which rows have changed."""
-        raise ParameterError("A database's rows are mapped again when their old vectors change.", "Write these.")
-
-    def refit(self) -> None:
-        """Fit the map again, for scores of mapped rows at query time."""
-        names, type_ = [*self._place, *self._waiting.tolist()], self._type
-        parts = []
-        for part in blocks(len(names), 16 * (self.dim_old + self.dim)):
-            keys, rows, _, own, _ = self._look(pa.array(names[part], pa.large_string()).cast(type_))
-            has = np.isfinite(own[:, 0])
-            random = np.array([key in self._random for key in keys[has].tolist()], bool)
-            parts.append(Known(rows[has], own[has].astype(np.float64), np.ones(has.sum()), random))
-        n = sum(len(one.old) for one in parts)
-        self.first.size = sum(float(np.sum(one.old.astype(float) ** 2)) for one in parts) / max(n, 1)
-        choose = sum(int(one.random.sum()) for one in parts) >= FEWEST_CHOOSING
-        self._own, self.fitted_at = self.first.fit(parts, n, self.first.first(), choose=choose), len(names)
 
     def write(self, remap: bool) -> Progressive | None:
         """Write the encoded rows to the database by the migration's own steps; None if there are none."""
@@ -965,10 +899,6 @@ class _Stored:
     def waiting(self) -> list[str]:
         """The ids of rows that are encoded and not yet written to the database."""
         return list(self._waiting.tolist())
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Refuse, as all is saved already."""
-        raise ParameterError("What was encoded for a database is in its journal.", f"Keep {self.migration.folder}.")
 
 
 def _nothing(ids: list[str]) -> np.ndarray:
@@ -1020,16 +950,11 @@ def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | 
         if Journal.read(folder) is not None:
             index = Migration(index, mapping, journal=folder)
         elif own and not index.capabilities.searches:
-            place = index.info().place
-            index.close()
-            index = read_embeddings(place)
+            index = read_embeddings(index.info().place)
     if isinstance(index, Migration):
         if index.database.capabilities.searches:
             return _Stored(index, modality, own=own)
-        what = f"{index.database.kind} files have no search of their own"
-        raise ParameterError(f"Got a migration of files, and {what}.", "Pass the file, or an array.")
+        raise ParameterError(f"{index.database.kind} files have no search of their own.", "Pass an array of vectors.")
     if isinstance(index, Database):
-        parts = list(index.scan("old"))
-        ids = pa.concat_arrays([part.ids for part in parts]).to_pylist()
-        index = Embeddings(np.concatenate([part.vectors for part in parts]), ids=ids)
+        raise ParameterError("Got a database without a migration.", "Migrate it first, or pass its vectors.")
     return _Array(as_embeddings(index, "index"), mapping, modality)

@@ -255,7 +255,7 @@ def _encode_asked(
     """Encode the rows that a log of queries uses most, until a number of rows is re-embedded; return those to write."""
     from congruence.upgrade.lazy import LazySearch
 
-    search, log = LazySearch(migration, None, encoder, modality=modality, refit=False), read_given(queries)
+    search, log = LazySearch(migration, None, encoder, modality=modality), read_given(queries)
     assert log is not None
     if (left := total - search.rows.n_native) > 0:
         search.reembed(log, budget=left, callback=advance)
