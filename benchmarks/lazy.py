@@ -96,6 +96,26 @@ def lists(world, budgets):
     return found
 
 
+def draw(file, results):
+    """Draw the overlap by the encodings a query."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "lazy"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for color, (name, table) in enumerate(results.items()):
+        for share, line in (("0%", "-"), ("10%", "--")):
+            points = {0: table["map"]["overlap"]} if share == "0%" else {}
+            points |= {int(row.split()[0]): cell["overlap"] for row, cell in table.items() if f", {share} b" in row}
+            label = name + (", a tenth re-embedded before" if share == "10%" else "")
+            axes.errorbar(list(points), *zip(*points.values(), strict=True), fmt=line, color=f"C{color}", label=label)
+    axes.set(xlabel="encodings for the query", ylabel="overlap with the new model's ten first", ylim=(0, 1))
+    axes.legend(frameon=False, fontsize="small", loc="lower right")
+    figure.savefig(file, metadata={"Date": None})
+
+
 def shares(world, budgets):
     found = {}
     for share in (0.0, 0.02, 0.1, 0.3, 0.5):
@@ -184,6 +204,7 @@ def main():
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--figure", type=Path, help="draw the lists' overlap by encodings to this file")
     options = parser.parse_args()
     warnings.simplefilter("ignore", CongruenceWarning)
     results = {}
@@ -208,6 +229,8 @@ def main():
                         error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
                         table[row][column] = [float(np.mean(values)), float(error)]
                     print(f"  {row:34s}", "  ".join(f"{c} {m:.3f} ± {e:.3f}" for c, (m, e) in table[row].items()))
+    if options.figure is not None:
+        draw(options.figure, results)
     write_json(options, results)
 
 

@@ -26,8 +26,8 @@ from congruence.embeddings import Embeddings, as_embeddings, check_space
 from congruence.encoders import Encoder
 from congruence.errors import (
     CorruptFileError,
-    FileError,
     IdError,
+    LockedError,
     MigrationError,
     ParameterError,
     ShapeError,
@@ -55,6 +55,7 @@ WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old r
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
+BUSY = 60  # seconds that a write waits while another process is at work on the migration
 TRIES = 3  # how often a row that cannot be encoded is asked for
 
 MODES = ("wait", "background")
@@ -185,8 +186,6 @@ class LazySearch:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ---- search ------------------------------------------------------------------------------------------------------
-
     def search(self, queries: RowsLike, k: int = 10) -> Hits:
         """Return the ``k`` nearest rows of the new model's queries, (m, d_new) or (d_new,), as far as they are known.
 
@@ -274,8 +273,6 @@ class LazySearch:
                 self._workers.shutdown()
             self.rows.close()
 
-    # ---- encodings ---------------------------------------------------------------------------------------------------
-
     def _obtain(self, keys: np.ndarray) -> bool:
         """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
         with self._encoding, self.rows.claim():
@@ -341,10 +338,8 @@ class LazySearch:
             got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
         vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
         if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":
-            raise ShapeError(
-                f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim}).",
-                "Return one vector of the new model per id, in the same order.",
-            )
+            problem = f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim})."
+            raise ShapeError(problem, "Return one vector of the new model per id, in the same order.")
         vectors = vectors.astype(np.float32)
         vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
         return vectors
@@ -372,13 +367,10 @@ class LazySearch:
         right = np.median(similar[own, own]) >= SAME if exact else (first == own).sum() > CHANCE * len(keys) / CHECKED
         if not right:
             moved = exact and len(np.unique(first)) > 0.7 * len(keys) and np.median(similar.max(axis=1)) >= SAME
-            what = "are in another order than the ids" if moved else "are not those of the new model"
-            what += "" if exact else ", or in another order than the ids"
-            found = f"{(first == own).sum()} of {len(keys)} rows are nearest to their own {'' if exact else 'mapped '}"
-            raise SpaceMismatchError(
-                f"The vectors from encode {what}: {found}vector.",
-                "Return one vector of the new model per id, in the same order; or pass `check=False`.",
-            )
+            what = "in another order than the ids" if moved else "not those of the new model, or in another order"
+            problem = f"The vectors from encode are {what}: {(first == own).sum()} of {len(keys)} rows are nearest to "
+            problem += f"their own {'' if exact else 'mapped '}vector."
+            raise SpaceMismatchError(problem, "Return one per id, in the same order; or pass `check=False`.")
         self._checked = True
         if not exact:
             self._keep(keys, vectors[good], random=True)
@@ -390,15 +382,8 @@ class LazySearch:
             with self._encoding, self._lock:
                 rows.refit()
 
-    # ---- rows that are asked for -------------------------------------------------------------------------------------
-
     def reembed(
-        self,
-        queries: RowsLike,
-        *,
-        budget: int,
-        k: int = 10,
-        callback: Callable[[int], object] | None = None,
+        self, queries: RowsLike, *, budget: int, k: int = 10, callback: Callable[[int], object] | None = None
     ) -> int:
         """Encode the ``budget`` rows that a log of queries (m, d_new) is expected to use most; return their number.
 
@@ -435,12 +420,10 @@ class LazySearch:
     def write(self, *, remap: bool = False) -> Progressive | None:
         """Write what was encoded to the database, and return the migration's plan; None if there was nothing.
 
-        ``remap``: also fit its map again, and map the other rows again. Raises FileError while another run is at work.
+        ``remap``: also fit its map again, and map the other rows again. Waits a minute while another run is at work.
         """
         with self._encoding, self._lock:
             return self.rows.write(remap)
-
-    # ---- saved form --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Save the re-embedded rows, without index, map and encoder, as a folder."""
@@ -454,14 +437,7 @@ class LazySearch:
         return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        index: RowsLike | Embeddings | str | Path,
-        mapping: Map,
-        encode: Callable[[Any], Any] | Encoder,
-        **options: Any,
-    ) -> Self:
+    def load(cls, path: str | Path, index: Any, mapping: Map, encode: Any, **options: Any) -> Self:
         """Return a search with the rows that ``save`` wrote; ``options`` are those of the constructor.
 
         Rows that are no longer in the index, or whose old vector has changed, are left out and counted as skipped.
@@ -550,7 +526,7 @@ class _Array:
     """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
 
     key_type: Any = np.intp
-    skipped = 0
+    skipped, waiting = 0, ()
 
     def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
         if mapping is None:
@@ -741,8 +717,6 @@ class _Stored:
         if self._closes:
             self.migration.database.close()
 
-    # ---- what is known, also from other processes --------------------------------------------------------------------
-
     def _stamp(self) -> list[object]:
         """Return what differs once another process has changed the journal's folder; times alone are too coarse."""
         folder = self.migration.folder
@@ -778,7 +752,7 @@ class _Stored:
                 try:
                     stack.enter_context(locked(folder, "Another process is encoding."))
                     break
-                except FileError:
+                except LockedError:
                     time.sleep(0.02)
             self._refresh()
             yield
@@ -793,8 +767,6 @@ class _Stored:
             elif name in self.encoded.rows and self.encoded.rows[name][0] == digest:
                 out[i] = unit_rows(self.encoded.rows[name][1][None])[0]
         return out
-
-    # ---- searches ----------------------------------------------------------------------------------------------------
 
     def _look(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return names, old rows, mapped and own vectors (NaN without) of the rows that are there, of the modality."""
@@ -891,12 +863,19 @@ class _Stored:
         self._refresh()
         if not self.waiting and not remap:
             return None
-        plan = reembed(self.migration, _nothing, rows=self.waiting, among=self.among, remap=remap, size=4096)
+        for last in (False,) * BUSY + (True,):
+            try:
+                plan = reembed(self.migration, _nothing, rows=self.waiting, among=self.among, remap=remap, size=4096)
+                break
+            except LockedError:
+                if last:
+                    raise
+                time.sleep(1.0)
         self._refresh()
         return plan
 
     @property
-    def waiting(self) -> list[str]:
+    def waiting(self) -> Sequence[str]:
         """The ids of rows that are encoded and not yet written to the database."""
         return list(self._waiting.tolist())
 

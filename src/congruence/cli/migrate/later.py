@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -250,8 +250,13 @@ def reembed(
 
 
 def _encode_asked(
-    migration: Migration, encoder: Encode, queries: str, total: int, modality: str | None, advance: Callable[[int], Any]
-) -> list[str]:
+    migration: Migration,
+    encoder: Encode,
+    queries: str,
+    total: int,
+    modality: str | None,
+    advance: Callable[[int], object] | None,
+) -> Sequence[str]:
     """Encode the rows that a log of queries uses most, until a number of rows is re-embedded; return those to write."""
     from congruence.upgrade.lazy import LazySearch
 

@@ -200,8 +200,9 @@ class EncodedRows:
             arrays, config = persist.read_folder(path)
             names, none = config.get("ids"), np.empty(0)
             digests, vectors = arrays.get("digests", none), arrays.get("vectors", none)
-            fits = isinstance(names, list) and (digests.shape, vectors.shape) == ((len(names),), (len(names), self.dim))
-            self._remember(path, names if fits else [], digests, vectors)
+            if not isinstance(names, list) or (digests.shape, vectors.shape) != ((len(names),), (len(names), self.dim)):
+                names = []
+            self._remember(path, names, digests, vectors)
 
     def _remember(self, path: Path, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
         self._parts[path] = list(map(str, ids))
