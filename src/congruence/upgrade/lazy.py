@@ -470,27 +470,20 @@ class _List:
         self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
         old = np.asarray(old, np.float32)
         self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
-        self._known = np.empty(0, np.intp)  # places of the re-embedded rows, in order of arrival
+        self._known = np.flatnonzero(np.isfinite(self.exact))  # places of the re-embedded rows, in order of arrival
         self._kernel = np.empty((0, len(keys)), np.float32)  # (known, c)
-        self._scores = self.mapped
-        self._add(np.flatnonzero(np.isfinite(self.exact)))
-
-    def _add(self, new: np.ndarray) -> None:
-        """Use the new model's scores of further rows."""
-        if len(new):
-            near = self._old[new] @ self._old.T
-            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
-            self._known = np.concatenate([self._known, new])
-            self._scores = np.empty(0)
+        self._scores = np.empty(0) if len(self._known) else self.mapped
 
     def scores(self) -> np.ndarray:
         """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
         if len(self._scores) < len(self.keys):
+            near = self._old[self._known[len(self._kernel) :]] @ self._old.T
+            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
             error = self.exact[self._known] - self.mapped[self._known]
             level = error.mean()
-            gram = self._kernel[:, self._known].astype(np.float64)
-            gram[np.diag_indices(len(gram))] += NOISE
-            weights = np.linalg.solve(gram, error - level).astype(np.float32)
+            gram = self._kernel[:, self._known]
+            gram[np.diag_indices(len(gram))] += np.float32(NOISE)
+            weights = np.linalg.solve(gram, (error - level).astype(np.float32))
             self._scores = self.mapped + level + weights @ self._kernel
             self._scores[self._known] = self.exact[self._known]
         return self._scores
@@ -510,7 +503,7 @@ class _List:
         place = id_rows(keys, self.keys)
         here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
         self.exact[here] = vectors[place[here]] @ self.query
-        self._add(here)
+        self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
 
     def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
