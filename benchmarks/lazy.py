@@ -133,6 +133,7 @@ def logs(world, budgets):
         part = slice(0, asked)
         for query in world.Q[part]:
             search.search(query, K)
+        search.limit = 0
         again = np.array([search.search(query, K).ids for query in world.Q[part]])
         found[f"{asked} × {budget}"] = {**world.judge(again, part), "share": search.reembedded_share_}
         log = world.search()

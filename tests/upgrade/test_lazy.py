@@ -172,8 +172,10 @@ def test_an_encoder_that_does_not_answer_leaves_an_answer_by_the_map(world):
         raise ConnectionError("down")
 
     search = LazySearch(old, mapping, down)
-    ids, _, own = search.search(queries[:3])
-    assert ids.shape == (3, K)
+    ids, scores, own = search.search(queries[:3])
+    near = mapping.transform(old) @ queries[:3].T
+    assert ids.tolist() == np.argsort(-near, axis=0)[:K].T.tolist()  # the map's
+    np.testing.assert_allclose(scores, np.take_along_axis(near.T, ids, axis=1), atol=1e-5)
     assert not own.any()
     assert search.counts_["errors"] == 1
     assert search.counts_["failed"] == 0

@@ -502,8 +502,9 @@ class _List:
         """Score rows by the new model's vectors of them, (m, d_new)."""
         place = id_rows(keys, self.keys)
         here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
-        self.exact[here] = vectors[place[here]] @ self.query
-        self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
+        if len(here):
+            self.exact[here] = vectors[place[here]] @ self.query
+            self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
 
     def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
