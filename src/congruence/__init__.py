@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import load as load
     from congruence.upgrade.certify import certify as certify
     from congruence.upgrade.fit import fit as fit
+    from congruence.upgrade.lazy import LazySearch as LazySearch
     from congruence.upgrade.migrate import Migration as Migration
     from congruence.upgrade.migrate import migrate as migrate
     from congruence.upgrade.migrate.stages import reembed as reembed
@@ -68,6 +69,7 @@ _HOME = {
     "upgrade.bridge": "Bridge load",
     "upgrade.certify": "certify",
     "upgrade.fit": "fit",
+    "upgrade.lazy": "LazySearch",
     "upgrade.migrate": "Migration migrate",
     "upgrade.migrate.stages": "reembed",
     "upgrade.progressive": "Progressive",

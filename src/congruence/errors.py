@@ -127,6 +127,10 @@ class FileError(CongruenceError, OSError):
     """A file cannot be read or written."""
 
 
+class LockedError(FileError):
+    """Another process is at work on a folder."""
+
+
 class CorruptFileError(FileError):
     """A file is truncated, was edited, or is not what its name says."""
 

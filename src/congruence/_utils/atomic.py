@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from congruence._utils.refusals import describe_refusal
-from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
+from congruence.errors import CongruenceError, FileError, LockedError, OutputExistsError, StorageError
 
 _WRITE_ERRORS = {
     *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES),
@@ -411,7 +411,7 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
 
 @contextmanager
 def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
-    """Lock a folder, where the file system can, while the block runs; FileError if another process holds it."""
+    """Lock a folder, where the file system can, while the block runs; LockedError if another process holds it."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -426,7 +426,7 @@ def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Itera
         except OSError as error:  # others than these two: the file system has no locks
             acquired = not isinstance(error, (BlockingIOError, FileNotFoundError))
         if not acquired:
-            raise FileError(problem, fix)
+            raise LockedError(problem, fix)
         yield
     finally:
         if handle >= 0:

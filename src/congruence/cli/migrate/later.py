@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -187,6 +187,8 @@ def reembed(
     modality: str | None = option(None, "Modality of the rows to re-embed, if a column states it."),
     share: float | None = option(None, "Share of the rows to re-embed in total, by default the certificate's."),
     budget: int | None = option(None, "Number of rows to re-embed in total, instead of --share."),
+    queries: str | None = option(None, "A log of queries in the new model: re-embed the rows that they use most."),
+    remap: bool = option(False, "Refit the map by what was re-embedded by use, and map the other rows again."),
     until: float | None = option(None, "Stop when the 95 % interval of the agreement is above this value."),
     settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
     journal: Journal = None,
@@ -207,12 +209,18 @@ def reembed(
         if share is budget is until is None and "share" in step.kept:
             share = float(step.kept["share"])
         amount = {"budget": budget, "share": share, "until": until, "batch": settings.get("batch")}
+        if remap and not any(amount[name] for name in ("budget", "share", "until")):
+            amount["budget"] = budget = max(1, sum(len(one.ids) for one in step.migration.mapper.native.values()))
         _check_reembed(kept, amount, settings.get("plot"))
-        encoder = open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration)
+        if queries is not None and (until is not None or kept["texts"] is not None):
+            raise ParameterError("Got --queries with --until or --texts, which choose rows too.", "Leave these out.")
+        encoder, asked = open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration), None
         step.keep(**{f"reembed_{name}": value for name, value in kept.items()})
         done_before = sum(len(native.ids) for native in step.migration.mapper.native.values())
         total = budget or round((share or 1) * step.migration.info.rows)
         with progress("encoding", max(total - done_before, 0), as_json) as advance:
+            if queries is not None:
+                asked = _encode_asked(step.migration, encoder, queries, total, kept["modality"], advance)
             done = stages.reembed(
                 step.migration,
                 encoder,
@@ -223,6 +231,7 @@ def reembed(
                 budget=budget,
                 share=share,
                 until=until,
+                rows=asked,
                 callback=advance,
                 stage=None if as_json else say_error,
             )
@@ -238,6 +247,26 @@ def reembed(
             write_figure(settings["plot"], done.plot(), "quality by the share re-embedded", force=True)
             result["plot"] = settings["plot"]
         step.report("reembed", {**result, "words": lines}, lines, as_json)
+
+
+def _encode_asked(
+    migration: Migration,
+    encoder: Encode,
+    queries: str,
+    total: int,
+    modality: str | None,
+    advance: Callable[[int], object] | None,
+) -> Sequence[str]:
+    """Encode the rows that a log of queries uses most, until a number of rows is re-embedded; return those to write."""
+    from congruence.upgrade.lazy import LazySearch
+
+    search, log = LazySearch(migration, None, encoder, modality=modality), read_given(queries)
+    assert log is not None
+    if (left := total - search.rows.n_native) > 0:
+        search.reembed(log, budget=left, callback=advance)
+        if search.error_ is not None:
+            say_error(f"{search.counts_['failed']:,} rows stay mapped; the encoder's last error: {search.error_}")
+    return search.rows.waiting
 
 
 def _check_reembed(kept: Mapping[str, str | None], amount: Mapping[str, float | None], plot: str | None) -> None:

@@ -127,15 +127,12 @@ class Migration:
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
         database.engine = engine
         self.marks: Marks | None = None
+        self._plans: dict[Path, int] = {}  # when the files of re-embedded rows that were read were written
         if kept is not None:
             self.mapper.scale = kept.scale
-            self.marks = Marks.read(self.folder, needed=bool(kept.summary) and kept.state != "dropped")
+            self.reload()
             if database.condition is not None:
                 self._include_all_rows()
-            if (self.folder / PROGRESSIVE).is_dir():
-                from congruence.upgrade.migrate.native import read_native
-
-                self.mapper.native = {name: saved for name, (saved, _) in read_native(self.folder, mapping).items()}
 
     def _check_journal(self, kept: Journal) -> None:
         """Raise an error if the journal is that of another map, database or condition."""
@@ -153,6 +150,21 @@ class Migration:
                 f"The migration in {self.folder} was begun with the condition {kept.condition!r}, not {rows!r}.",
                 "Open the database with the same condition (`rows=…`).",
             )
+
+    def reload(self) -> Journal:
+        """Read again what another process may have written to the journal's folder: the state, marks, own vectors."""
+        self.journal = journal = Journal.read(self.folder) or self._journal()
+        self.marks = Marks.read(self.folder, needed=bool(journal.summary) and journal.state != "dropped")
+        if self.marks is not None:
+            self.marks.switched = journal.state == "switched"
+        plans = {path: path.stat().st_mtime_ns for path in (self.folder / PROGRESSIVE).rglob("config.json")}
+        if plans != self._plans:
+            from congruence.upgrade.migrate.native import read_native
+
+            found = read_native(self.folder, self.mapper.map)
+            self.mapper.native = {name: saved for name, (saved, _) in found.items()}
+            self._plans = plans
+        return journal
 
     def __enter__(self) -> Self:
         return self
@@ -629,9 +641,10 @@ class Migration:
         Before a ``step`` of the database, obstacles made since the run are refused, as nothing is written yet. An error
         about rows of NaN or zeros names all of the table instead of those of one block.
         """
-        journal = self._journal()
+        self._journal()
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
+            journal = self.reload()
             known = journal.state
             self._sync()
             if journal.state != known:  # else this step, if it is killed too, would leave a state that cannot be told

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,29 +183,39 @@ class EncodedRows:
     """Encoded rows (dim,) by id, with the digests of their old vectors, stored as one small folder per chunk."""
 
     def __init__(self, folder: Path, dim: int) -> None:
-        self.folder = folder / "encoded"
+        self.folder, self.dim = folder / "encoded", dim
         self.rows: dict[str, tuple[int, np.ndarray]] = {}
-        self._count = 0
-        for path in sorted(self.folder.glob("part-*")):
+        self._parts: dict[Path, list[str]] = {}  # ids by folder
+        self.read()
+
+    def read(self) -> None:
+        """Read what other processes have added or removed since."""
+        found = sorted(self.folder.glob("part-*"))
+        for path in self._parts.keys() - {*found}:
+            for name in self._parts.pop(path):
+                self.rows.pop(name, None)
+        for path in found:
+            if path in self._parts:
+                continue
             arrays, config = persist.read_folder(path)
-            self._count = max(self._count, int(path.name.removeprefix("part-")) + 1)
             names, none = config.get("ids"), np.empty(0)
             digests, vectors = arrays.get("digests", none), arrays.get("vectors", none)
-            if isinstance(names, list) and (digests.shape, vectors.shape) == ((len(names),), (len(names), dim)):
-                self._remember(names, digests, vectors)
+            if not isinstance(names, list) or (digests.shape, vectors.shape) != ((len(names),), (len(names), self.dim)):
+                names = []
+            self._remember(path, names, digests, vectors)
 
-    def _remember(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
-        kept = zip(digests.tolist(), vectors, strict=True)
-        self.rows |= dict(zip(map(str, ids), kept, strict=True))
+    def _remember(self, path: Path, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
+        self._parts[path] = list(map(str, ids))
+        if ids:
+            self.rows |= dict(zip(self._parts[path], zip(digests.tolist(), vectors, strict=True), strict=True))
 
     def add(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
         """Store a chunk, on disk before in memory."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"part-{self._count:06d}"
+        path = self.folder / f"part-{time.time_ns():020d}"  # a name that no other process has used or will
         arrays = {"digests": digests, "vectors": vectors}
         persist.write_folder(path, arrays, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
-        self._count += 1
-        self._remember(ids, digests, vectors)
+        self._remember(path, ids, digests, vectors)
 
     def has(self, ids: list[str], digests: np.ndarray) -> np.ndarray:
         """Return which rows are encoded, and have the old vector that they had then, bool of shape (b,)."""
@@ -223,11 +234,14 @@ class EncodedRows:
         return np.stack([self.rows[name][1] for name in ids])
 
     def forget(self, ids: list[str]) -> None:
-        """Remove rows that are now in the plan; the files are deleted with the last of them."""
+        """Remove rows that are now in the plan; a file is deleted with the last of its rows."""
         for name in ids:
             self.rows.pop(name, None)
-        if not self.rows:
-            persist.remove_folder(self.folder)
+        for path in [path for path, names in self._parts.items() if self.rows.keys().isdisjoint(names)]:
+            persist.remove_folder(path)
+            del self._parts[path]
+        with suppress(OSError):  # not empty: another process has added rows
+            self.folder.rmdir()
 
     def keep(self, native: NativeRows, which: np.ndarray) -> None:
         """Store the vectors of re-embedded rows at these positions."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.typing import RowsLike
+from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, as_embeddings
@@ -53,6 +53,8 @@ def reembed(
     budget: int | None = None,
     share: float | None = None,
     until: float | None = None,
+    rows: Ids | None = None,
+    remap: bool = True,
     random_state: int = 0,
     callback: Callable[[int], object] | None = None,
     stage: Callable[[str], object] | None = None,
@@ -72,6 +74,10 @@ def reembed(
         Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
     texts, new_texts, order, random_state, size, budget, share, until
         As for ``congruence.Progressive`` and its ``batches``; by default all rows are re-embedded.
+    rows : ids, optional
+        Re-embed these rows, in this order, instead of those that the plan chooses; deleted ones are skipped.
+    remap : bool, default=True
+        Map the other rows again whenever the map is refitted; otherwise the map stays until a call that does.
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; others are not changed.
     callback, stage : callable, optional
@@ -100,11 +106,20 @@ def reembed(
             )
         migration.database.check_unchanged()
         tell("reading the old vectors")
-        table = _Table(migration, texts, new_texts, among, order, random_state)
+        table = _Table(migration, texts, new_texts, among, order, random_state, remap)
         table.save()
         tell("updating all rows to match the plan")
         plan, changed = table.plan, table.repair()
-        for batch in plan.batches(size, budget=budget, share=share, until=until):
+        if remap and len(waits := plan.remap()):
+            table.unverify()
+            table.save()
+            table.write(id_rows(plan.ids, waits))
+            migration._record(f"remapped {len(waits):,}")
+            changed = True
+        batches = (
+            plan.batches(size, budget=budget, share=share, until=until) if rows is None else table.given(rows, size)
+        )
+        for batch in batches:
             table.encode(encode, batch, callback)
             fresh = table.known(batch)
             if not fresh.all():
@@ -115,7 +130,7 @@ def reembed(
             if not len(batch):
                 continue
             table.unverify()
-            update = plan.update(batch, table.encoded.take(batch.tolist()))
+            update = plan.update(batch, table.encoded.take(batch.tolist()), refit=remap)
             table.save()
             table.write(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
             changed = True
@@ -140,6 +155,7 @@ class _Table:
         among: str | None,
         order: str | Order,
         random_state: int,
+        refit: bool,
     ) -> None:
         self.migration = migration
         plans = read_native(migration.folder, migration.mapper.map)
@@ -177,16 +193,16 @@ class _Table:
             self.texts = ours, theirs
         if native is None:  # left over from a migration that was discarded
             names = self.plan.ids[self.known(self.plan.ids)]
-            self._update(names, lambda part: self.encoded.take(names[part].tolist()))
+            self._update(names, lambda part: self.encoded.take(names[part].tolist()), refit)
         elif plan is None:  # the rows have changed: start a new plan from those re-embedded so far
             self._mark()
             left = np.flatnonzero(same)
             self._update(native.ids[left], lambda part: native.take(left[part]))
 
-    def _update(self, names: np.ndarray, take: Callable[[slice], np.ndarray]) -> None:
+    def _update(self, names: np.ndarray, take: Callable[[slice], np.ndarray], refit: bool = True) -> None:
         """Give the plan rows that are re-embedded already."""
         for part in blocks(len(names), 1, budget=ROWS_PER_UPDATE):
-            self.plan.update(names[part], take(part))
+            self.plan.update(names[part], take(part), refit=refit)
 
     def _read_old(self, known: np.ndarray | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
         """Return ids, digests and old vectors, as a memory map, of the rows to re-embed, in the order of known ids.
@@ -239,6 +255,14 @@ class _Table:
         self.migration.mapper.native[self.among] = native
         save_plan(plan, self.path, native.digests, self.among, self.modality, self.texts, forecast=forecast)
         self.encoded.forget(plan.ids[plan.embedded].tolist())
+
+    def given(self, rows: Ids, size: int) -> Iterator[np.ndarray]:
+        """Yield batches of these ids, without those of rows that are gone or re-embedded already."""
+        at = id_rows(self.plan.ids, id_texts(list(rows)))
+        at = at[at >= 0]
+        left = self.plan.ids[at[~self.plan.embedded[at]]]
+        for part in blocks(len(left), 1, size, 1):
+            yield left[part]
 
     def known(self, ids: np.ndarray) -> np.ndarray:
         """Return which rows are encoded as they are now, bool of shape (b,)."""

@@ -291,11 +291,12 @@ class Progressive:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
         return np.flatnonzero(self.states.shown[self.new_vectors.rows])
 
-    def update(self, ids: Ids, vectors: RowsLike) -> Update:
+    def update(self, ids: Ids, vectors: RowsLike, *, refit: bool = True) -> Update:
         """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
 
         Rows that were not requested count as chosen by the order; the meter's sample cannot account for the rule by
-        which they were. Vectors (len(ids), d_new) of rows that were passed before are replaced.
+        which they were. Vectors (len(ids), d_new) of rows that were passed before are replaced. Without ``refit``, the
+        map stays until ``remap`` or another update.
         """
         names = as_ids(ids)
         rows = self._find(names)
@@ -311,12 +312,16 @@ class Progressive:
         if states.embedded[rows].any():  # other vectors than those that the map was fitted on
             self._fitted_at = 0
         states.embedded[rows] = True
-        remap = np.flatnonzero(~states.embedded) if self._fit() else np.empty(0, np.intp)
+        remap = self.remap() if refit else self.ids[:0]
         reading = self._read()
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
-        return Update(self.ids[remap], states.rest)
+        return Update(remap, states.rest)
+
+    def remap(self) -> np.ndarray:
+        """Refit the map if enough rows were added since the last time, and return the ids of the rows to map again."""
+        return np.asarray(self.ids[~self.states.embedded] if self._fit() else self.ids[:0])
 
     def _fit(self) -> bool:
         """Refit the map if there are enough further rows; return whether it moves rows noticeably, and is used."""

@@ -1,0 +1,933 @@
+"""Search a mapped index: encode the first rows of each list with the new model, answer by its scores, and keep them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence import persist
+from congruence._utils.arrays import blocks, normalize_rows, to_numpy
+from congruence._utils.atomic import locked
+from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import check_choice, check_positive, check_seed, check_width
+from congruence.databases import Database, open_database
+from congruence.embed import Items, open_items
+from congruence.embeddings import Embeddings, as_embeddings, check_space
+from congruence.encoders import Encoder
+from congruence.errors import (
+    CorruptFileError,
+    IdError,
+    LockedError,
+    MigrationError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+)
+from congruence.io import read_embeddings
+from congruence.io.reading import PACKED, pack, unpack
+from congruence.maps import HeadsMap, Map
+from congruence.upgrade.bridge.search import as_rows
+from congruence.upgrade.migrate.encode import Encode, encode_items
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hashes, make_folder, places_of
+from congruence.upgrade.migrate.migration import Migration, of_modality
+from congruence.upgrade.migrate.native import EncodedRows, plan_folder
+from congruence.upgrade.migrate.stages import reembed
+from congruence.upgrade.progressive import Progressive
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
+from congruence.upgrade.progressive.state import STATE
+from congruence.upgrade.transform import map_digest
+
+ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
+POOL, NEAR = 250, 50  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
+GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
+QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
+WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
+GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
+CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
+SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
+BUSY = 60  # seconds that a write waits while another process is at work on the migration
+TRIES = 3  # how often a row that cannot be encoded is asked for
+
+MODES = ("wait", "background")
+KIND = "lazy search"
+
+_COUNTS = ("encoded", "failed", "skipped", "late", "errors", "left")
+
+
+class Hits(NamedTuple):
+    """Result of a search, nearest first; without the axis of queries for one query."""
+
+    ids: np.ndarray  # (m, k), row numbers if the index has no ids; −1, or None among texts, for rows not found
+    scores: np.ndarray  # (m, k), cosines with the queries; estimated for rows that are not re-embedded
+    reembedded: np.ndarray  # (m, k), whether the score is by the new model's own vector
+
+
+class LazySearch:
+    """Search an old index with the new model's queries, and re-embed the rows that they ask for.
+
+    The mapped rows nearest to a query are encoded with the new model, ten at a time; what each ten teach about the
+    map's errors nearby corrects the order of the others. The answer is by the new model's own scores, and the vectors
+    are kept for later queries.
+
+    Parameters
+    ----------
+    index : array_like or Embeddings, shape (n, d_old), path, Database or Migration
+        The old model's rows: an array (ids are row numbers), a saved file, or a database. The rows of a database with
+        a migration are searched by the database itself, and kept in the migration's journal; ``write`` stores them.
+    mapping : Map
+        From the old model to the new one; None for a migration, which has it.
+    encode : callable or Encoder
+        Function from ids to the new model's vectors, (m, d_new), with None or a row of NaN for what cannot be encoded:
+        from row numbers, (m,), of an index without ids, else from a list of ids as texts. Or an encoder of ``items``.
+    budget : int, default=50
+        Largest number of rows encoded for one query.
+    mode : {"wait", "background"}, default="wait"
+        "wait": the answer has re-embedded rows only, as far as the budget allows. "background": answer at once by what
+        is known, encode meanwhile, and answer better the next time; ``join`` waits for it.
+    items : Items, path or sequence, optional
+        For an encoder: texts, or paths of images, by row; or what ``congruence.embed.open_items`` opens, by id.
+    known : tuple of ids and array_like, shape (m, d_new), optional
+        Rows that are re-embedded already, such as the map's pairs; ``encode`` is compared with them.
+    rate, limit : float and int, optional
+        Largest number of encodings a second, and of all.
+    timeout : float, optional
+        Seconds after which a search answers by what is known; vectors that come later are kept.
+    check : bool, default=True
+        Before others, encode 20 rows, known ones if there are any, to refuse vectors of another model or order.
+    refit : bool, default=True
+        Fit the map again, and map the other rows of an array again, whenever the re-embedded ones have grown by half.
+        A database's are mapped again by ``write(remap=True)``, or ``congruence migrate URL reembed --remap``.
+
+    Notes
+    -----
+    The correction is the posterior mean of a Gaussian process over old rows with kernel exp((cos − 1) / .15), from what
+    the new model's scores of this query differ by from the map's. ``counts_`` has the rows that were ``encoded``, that
+    ``failed`` (they stay mapped) or were deleted meanwhile (``skipped``), searches without an answer of the encoder
+    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue.
+
+    Examples
+    --------
+    >>> from congruence import LazySearch, fit
+    >>> from congruence.synthetic import rigid_problem
+    >>> p = rigid_problem(n=200, d_source=16, random_state=0)
+    >>> mapping = fit(p.X[:40], p.Y[:40], check=False)
+    >>> search = LazySearch(p.X, mapping, lambda rows: p.Y[rows], budget=20)
+    >>> ids, scores, reembedded = search.search(p.Y[7], k=3)
+    >>> int(ids[0]), reembedded.tolist()
+    (7, [True, True, True])
+    >>> search.reembedded_share_ < 0.25
+    True
+    """
+
+    def __init__(
+        self,
+        index: RowsLike | Embeddings | str | Path | Database | Migration,
+        mapping: Map | None,
+        encode: Encode | Callable[[Any], Any] | Encoder,
+        budget: int = 50,
+        mode: str = "wait",
+        *,
+        items: Items | str | Path | Sequence[str] | None = None,
+        known: tuple[Ids, RowsLike] | None = None,
+        modality: str | None = None,
+        journal: str | Path | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        check: bool = True,
+        refit: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        self.budget = check_positive(budget, "budget", integer=True)
+        self.mode = check_choice(mode, MODES, "mode")
+        for name, value in {"rate": rate, "limit": limit, "timeout": timeout}.items():
+            if value is not None:
+                check_positive(value, name, zero=name == "limit", integer=name == "limit")
+        self.rate, self.limit, self.timeout, self.refits = rate, limit, timeout, refit
+        self.rows = _open(index, mapping, modality, journal)
+        self.encode = _encoder(encode, items)
+        self.counts_ = dict.fromkeys(_COUNTS, 0)
+        self.error_: Exception | None = None
+        self._rng = np.random.default_rng(check_seed(random_state))
+        self._tries: dict[Any, int] = {}  # of rows that could not be encoded
+        self._asked, self._free, self._checked = 0, 0.0, not check
+        self._lock, self._encoding = threading.RLock(), threading.RLock()
+        self._workers: ThreadPoolExecutor | None = None
+        self._waiting: list[Future[bool]] = []
+        if known is not None:
+            if not isinstance(self.rows, _Array):
+                raise ParameterError("Got known rows of a migration, whose journal has them.", "Leave out `known=…`.")
+            ids, vectors = known
+            self.rows.put(self.rows.find(ids), self._as_vectors(vectors, len(ids)), random=True)
+            self._refit_if_grown()
+
+    @property
+    def reembedded_share_(self) -> float:
+        """The share of the rows that have the new model's own vectors."""
+        return self.rows.n_native / max(self.rows.n, 1)
+
+    def __repr__(self) -> str:
+        done = f"{self.rows.n_native:,} of {self.rows.n:,} rows re-embedded"
+        return f"LazySearch({done}, budget={self.budget}, mode={self.mode!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def search(self, queries: RowsLike, k: int = 10) -> Hits:
+        """Return the ``k`` nearest rows of the new model's queries, (m, d_new) or (d_new,), as far as they are known.
+
+        Raises ShapeError or SpaceMismatchError if the encoder's vectors are not those of the new model, and in mode
+        "background" also for those of earlier searches.
+        """
+        check_positive(k, "k", integer=True)
+        Q, single = self._queries(queries)
+        answers = [self._answer(Q[start : start + GROUP], k) for start in range(0, len(Q), GROUP)]
+        hits = Hits(*(np.concatenate(side) for side in zip(*answers, strict=True)))
+        return Hits(*(side[0] for side in hits)) if single else hits
+
+    def _queries(self, queries: RowsLike) -> tuple[np.ndarray, bool]:
+        rows, single = as_rows(queries)
+        Q = as_embeddings(rows, "queries").vectors
+        check_width(Q.shape[1], self.rows.dim, "LazySearch", self.rows.dim_old, "Encode queries by the new model")
+        return np.asarray(normalize_rows(np.asarray(Q, np.float32))), single
+
+    def _answer(self, Q: np.ndarray, k: int) -> Hits:
+        lists = self._near(Q, k)
+        complete = False
+        if self.mode == "wait":
+            complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
+        else:
+            while self._waiting and self._waiting[0].done():
+                self._waiting.pop(0).result()  # raises the errors of earlier searches
+            if len(self._waiting) < QUEUE:
+                self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q), None)))
+            else:
+                self.counts_["left"] += len(Q)
+        return self.rows.hits(lists, min(k, self.rows.n), complete)
+
+    def _near(self, Q: np.ndarray, k: int = 1) -> list[_List]:
+        with self._lock:
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
+            self.counts_["skipped"] += self.rows.skipped
+            self.rows.skipped = 0
+        return lists
+
+    def _rounds(self, lists: list[_List], until: float | None) -> bool:
+        """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
+        for start in range(0, self.budget, ROUND):
+            wanted = [one.ranked(self._tries)[1][: min(ROUND, self.budget - start)] for one in lists]
+            if not sum(map(len, wanted)):
+                break
+            if not self._learn(np.concatenate(wanted), lists, until):
+                return False
+        self._refit_if_grown()
+        return True
+
+    def _learn(self, keys: np.ndarray, lists: list[_List], until: float | None) -> bool:
+        """Encode rows, and give the lists their vectors; return whether the encoder can go on."""
+        keys = np.array(list(dict.fromkeys(keys.tolist())), keys.dtype)
+        if until is None:
+            go_on = self._obtain(keys)
+        else:
+            try:
+                go_on = self._worker().submit(self._obtain, keys).result(max(until - time.monotonic(), 0.0))
+            except NoAnswer:
+                self.counts_["late"] += 1
+                return False
+        with self._lock:
+            found, vectors = self.rows.found(keys)
+        for one in lists:
+            one.learn(found, vectors)
+        return go_on
+
+    def _worker(self) -> ThreadPoolExecutor:
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(1, thread_name_prefix="congruence-lazy")
+        return self._workers
+
+    def join(self) -> None:
+        """Wait until the rows of earlier searches in the background are encoded; raises their errors."""
+        while self._waiting:
+            self._waiting.pop(0).result()
+
+    def close(self) -> None:
+        """Wait for the encoder, write to the database what was encoded, and close it."""
+        try:
+            self.join()
+            self.write()
+        finally:
+            if self._workers is not None:
+                self._workers.shutdown()
+            self.rows.close()
+
+    def _obtain(self, keys: np.ndarray) -> bool:
+        """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
+        with self._encoding, self.rows.claim():
+            keys = self.rows.unknown(keys)
+            if not len(keys):
+                return True
+            if self.limit is not None and self._asked >= self.limit:
+                return False
+            if not self._checked and not self._check():
+                return False
+            keys = self.rows.unknown(keys)
+            left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
+            whole, keys = len(keys) <= left, keys[:left]
+            if not len(keys):
+                return whole
+            vectors = self._call(keys)
+            if vectors is None:
+                return False
+            good = np.isfinite(vectors).all(axis=1)
+            for key in keys[~good].tolist():
+                self._tries[key] = self._tries.get(key, 0) + 1
+                self.counts_["failed"] += self._tries[key] == 1
+            for key in keys[good].tolist():
+                self.counts_["failed"] -= self._tries.pop(key, 0) > 0
+            self._keep(keys[good], vectors[good], random=False)
+        return whole
+
+    def _keep(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        if len(keys):
+            self.counts_["encoded"] += len(keys)
+            with self._lock:
+                self.rows.put(keys, np.asarray(normalize_rows(vectors)), random=random)
+
+    def _call(self, keys: np.ndarray) -> np.ndarray | None:
+        """Return vectors, with NaN for the rows that fail, apart from others; None if the encoder does not answer."""
+        self._asked += len(keys)
+        if self.rate is not None:
+            start = max(time.monotonic(), self._free)
+            self._free = start + len(keys) / self.rate
+            time.sleep(max(start - time.monotonic(), 0.0))
+        if (whole := self._ask(keys)) is not None:
+            return whole
+        out = np.full((len(keys), self.rows.dim), np.nan, np.float32)
+        if len(keys) > 1:  # one of them may be to blame
+            for tried, i in enumerate(self._rng.permutation(len(keys)).tolist(), 1):
+                if (one := self._ask(keys[i : i + 1])) is not None:
+                    out[i] = one[0]
+                elif tried >= min(len(keys), ROUND) and np.isnan(out).all():
+                    self.counts_["errors"] += 1
+                    return None
+        return out
+
+    def _ask(self, keys: np.ndarray) -> np.ndarray | None:
+        try:
+            got = self.encode(self.rows.names(keys))
+        except Exception as error:  # whatever the caller's encoder raises
+            self.error_ = error
+            return None
+        return self._as_vectors(got, len(keys))
+
+    def _as_vectors(self, got: Any, m: int) -> np.ndarray:
+        if not hasattr(got, "shape") and any(one is None for one in got):
+            got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
+        vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
+        if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":
+            problem = f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim})."
+            raise ShapeError(problem, "Return one vector of the new model per id, in the same order.")
+        vectors = vectors.astype(np.float32)
+        vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
+        return vectors
+
+    def _check(self) -> bool:
+        """Encode some rows, and raise an error if they are certainly of another model or in another order.
+
+        Returns whether the encoder answers.
+        """
+        keys, expected, exact = self.rows.sample(CHECKED, self._rng)
+        if len(keys) < CHECKED // 2:
+            self._checked = True
+            return True
+        vectors = self._call(keys)
+        if vectors is None:
+            return False
+        if (good := np.isfinite(vectors).all(axis=1)).sum() < CHECKED // 2:
+            return True  # too few to tell; it is checked again
+        keys, ours, theirs = keys[good], expected[good], np.asarray(normalize_rows(vectors[good]))
+        if not exact:  # of mapped rows the direction off the mean tells items apart
+            ours, theirs = (side - side.mean(axis=0) for side in (ours, theirs))
+            theirs /= np.maximum(np.linalg.norm(theirs, axis=1, keepdims=True), 1e-30)
+        similar = theirs @ np.asarray(normalize_rows(ours)).T
+        first, own = similar.argmax(axis=1), np.arange(len(keys))
+        right = np.median(similar[own, own]) >= SAME if exact else (first == own).sum() > CHANCE * len(keys) / CHECKED
+        if not right:
+            moved = exact and len(np.unique(first)) > 0.7 * len(keys) and np.median(similar.max(axis=1)) >= SAME
+            what = "in another order than the ids" if moved else "not those of the new model, or in another order"
+            problem = f"The vectors from encode are {what}: {(first == own).sum()} of {len(keys)} rows are nearest to "
+            problem += f"their own {'' if exact else 'mapped '}vector."
+            raise SpaceMismatchError(problem, "Return one per id, in the same order; or pass `check=False`.")
+        self._checked = True
+        if not exact:
+            self._keep(keys, vectors[good], random=True)
+        return True
+
+    def _refit_if_grown(self) -> None:
+        rows = self.rows
+        if self.refits and isinstance(rows, _Array) and rows.grown:
+            with self._encoding, self._lock:
+                rows.refit()
+
+    def reembed(
+        self, queries: RowsLike, *, budget: int, k: int = 10, callback: Callable[[int], object] | None = None
+    ) -> int:
+        """Encode the ``budget`` rows that a log of queries (m, d_new) is expected to use most; return their number.
+
+        A row's expected use is the sum over the queries of k / (k + its rank), with ranks corrected after each fifth
+        of the budget. A query that was asked twice counts twice.
+        """
+        left = check_positive(budget, "budget", integer=True)
+        Q, _ = self._queries(queries)
+        Q, use = np.unique(Q, axis=0, return_counts=True)
+        step, begun = -(-left // 5), self.counts_["encoded"]
+        while left > 0:
+            expected: dict[Any, float] = {}
+            for start in range(0, len(Q), GROUP):
+                lists = self._near(Q[start : start + GROUP])
+                for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
+                    ranks, keys = one.ranked(self._tries)
+                    for rank, key in zip(ranks.tolist(), keys.tolist(), strict=True):
+                        expected[key] = expected.get(key, 0.0) + times * k / (k + rank)
+            chosen = sorted(expected, key=expected.__getitem__, reverse=True)[: min(step, left)]
+            if not chosen:
+                break
+            before = self.counts_["encoded"]
+            keys = np.array(chosen, self.rows.key_type)
+            whole = all([self._obtain(keys[part]) for part in blocks(len(keys), 1, 256)])
+            done = self.counts_["encoded"] - before
+            left -= max(done, 1)
+            if callback is not None:
+                callback(done)
+            if not whole:
+                break
+            self._refit_if_grown()
+        return self.counts_["encoded"] - begun
+
+    def write(self, *, remap: bool = False) -> Progressive | None:
+        """Write what was encoded to the database, and return the migration's plan; None if there was nothing.
+
+        ``remap``: also fit its map again, and map the other rows again. Waits a minute while another run is at work.
+        """
+        with self._encoding, self._lock:
+            return self.rows.write(remap)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Save the re-embedded rows, without index, map and encoder, as a folder."""
+        if not isinstance(self.rows, _Array):
+            problem = "What was encoded for a database is in its journal already."
+            raise ParameterError(problem, f"Keep {self.rows.migration.folder}.")
+        with self._encoding, self._lock:
+            arrays, facts = self.rows.state()
+        facts |= {"counts": self.counts_}
+        card = f"# Rows re-embedded by use\n\n{self!r}\n\nRead them with `congruence.LazySearch.load`.\n"
+        return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path, index: Any, mapping: Map, encode: Any, **options: Any) -> Self:
+        """Return a search with the rows that ``save`` wrote; ``options`` are those of the constructor.
+
+        Rows that are no longer in the index, or whose old vector has changed, are left out and counted as skipped.
+        """
+        arrays, config = persist.read_folder(path)
+        if config.get("kind") != KIND:
+            raise CorruptFileError(f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a search.")
+        search = cls(index, mapping, encode, **options)
+        try:
+            assert isinstance(search.rows, _Array)
+            search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
+            search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
+            search._refit_if_grown()
+        except SpaceMismatchError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            problem = f"The folder {path} is damaged ({type(error).__name__}: {error})."
+            raise CorruptFileError(problem, "Restore it from a backup.") from error
+        return search
+
+
+class _List:
+    """The first rows of a query's list, (c,), with the map's scores of all and the new model's of some."""
+
+    def __init__(
+        self, query: np.ndarray, keys: np.ndarray, old: np.ndarray, mapped: np.ndarray, exact: np.ndarray
+    ) -> None:
+        self.query, self.keys = query, keys
+        self.mapped = np.asarray(mapped, np.float64)
+        self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
+        old = np.asarray(old, np.float32)
+        self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
+        self._known = np.flatnonzero(np.isfinite(self.exact))  # places of the re-embedded rows, in order of arrival
+        self._kernel = np.empty((0, len(keys)), np.float32)  # (known, c)
+        self._scores = np.empty(0) if len(self._known) else self.mapped
+
+    def scores(self) -> np.ndarray:
+        """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
+        if len(self._scores) < len(self.keys):
+            near = self._old[self._known[len(self._kernel) :]] @ self._old.T
+            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
+            error = self.exact[self._known] - self.mapped[self._known]
+            level = error.mean()
+            gram = self._kernel[:, self._known]
+            gram[np.diag_indices(len(gram))] += np.float32(NOISE)
+            weights = np.linalg.solve(gram, (error - level).astype(np.float32))
+            self._scores = self.mapped + level + weights @ self._kernel
+            self._scores[self._known] = self.exact[self._known]
+        return self._scores
+
+    def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return rank among all, and key, of the rows that may be encoded, by their scores."""
+        order = np.argsort(-self.scores(), kind="stable")
+        ranks = np.flatnonzero(np.isnan(self.exact)[order])
+        keys = self.keys[order[ranks]]
+        if skips:
+            open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
+            return ranks[open_], keys[open_]
+        return ranks, keys
+
+    def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
+        """Score rows by the new model's vectors of them, (m, d_new)."""
+        place = id_rows(keys, self.keys)
+        here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
+        if len(here):
+            self.exact[here] = vectors[place[here]] @ self.query
+            self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
+
+    def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
+        if complete and len(self._known) >= k:
+            best = self._known[np.argsort(-self.exact[self._known], kind="stable")[:k]]
+            return best, self.exact[best], np.ones(len(best), bool)
+        scores, has = self.scores(), np.isfinite(self.exact)
+        order = np.lexsort((-scores, ~has)) if complete else np.argsort(-scores, kind="stable")
+        return order[:k], scores[order[:k]], has[order[:k]]
+
+
+class _Array:
+    """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
+
+    key_type: Any = np.intp
+    skipped, waiting = 0, ()
+
+    def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
+        if mapping is None:
+            raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
+        if isinstance(mapping, HeadsMap):
+            problem = f"A map of kind {mapping.kind} leads both models into a third space."
+            raise ParameterError(problem, "Pass an orthogonal map, for example.")
+        check_space(old.space, mapping.source_space_, mapping.target_space_, modality=False)
+        self.ids, self.texts = old.ids, id_texts(old.ids) if old.has_ids else None
+        self.old, self.n, self.dim_old = old.vectors, len(old), old.dim
+        self.first = mapping.for_modality(modality or old.space.modality)
+        sample = np.asarray(self.old[:: -(-self.n // 4096)], np.float64)
+        self.map = Refit(self.first, None, float(np.mean(np.einsum("ij,ij->i", sample, sample))))
+        self.correction = self.map.first()
+        self.dim, self.fitted_at = int(mapping.d_target), 0
+        self.vectors = np.empty((self.n, self.dim), np.float32)
+        self.native = np.empty(0, np.intp)  # row numbers, in order of arrival
+        self.random = np.empty(0, bool)  # which of them no query chose
+        self._at = np.full(self.n, -1, np.int32)
+        self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
+        self._map(np.arange(self.n))
+
+    @property
+    def n_native(self) -> int:
+        return len(self.native)
+
+    @property
+    def grown(self) -> bool:
+        """Whether there are enough further re-embedded rows to fit the map again."""
+        return self.n_native >= max(LEAST, self.n // 100, GROWTH * self.fitted_at)
+
+    def close(self) -> None:
+        """Do nothing: all is in memory."""
+
+    def claim(self) -> AbstractContextManager[None]:
+        """Keep others from encoding the same rows; nobody else has these."""
+        return nullcontext()
+
+    def _mapped(self, rows: np.ndarray) -> np.ndarray:
+        return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
+
+    def _map(self, rows: np.ndarray) -> None:
+        for part in blocks(len(rows), 8 * (self.dim_old + self.dim)):
+            self.vectors[rows[part]] = self._mapped(rows[part])
+
+    def find(self, ids: Ids) -> np.ndarray:
+        """Return the keys of ids. Raises IdError for an unknown one."""
+        rows = np.asarray(ids) if self.texts is None else id_rows(self.texts, id_texts(list(ids)))
+        if rows.dtype.kind not in "iu" or ((rows < 0) | (rows >= self.n)).any():
+            raise IdError(f"Some of {len(rows)} ids are not in the index.", "Pass ids of its rows.")
+        return rows.astype(np.intp)
+
+    def names(self, keys: np.ndarray) -> Any:
+        """Return what ``encode`` is called with."""
+        return keys if self.texts is None else self.texts[keys].tolist()
+
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+        """Return the lists of queries: the nearest mapped rows, and the nearest of the re-embedded ones."""
+        lists = []
+        for part in blocks(len(Q), 8 * self.n):
+            similar = Q[part] @ self.vectors.T
+            for query, scores in zip(Q[part], similar, strict=True):
+                own = scores[self.native]
+                top = self.native[_largest(own, near)]
+                exact = scores[top].astype(np.float64)
+                scores[self.native] = -np.inf
+                rest = _largest(scores, min(pool, self.n - len(self.native)))
+                mapped = np.concatenate([self._before[self._at[top]] @ query, scores[rest]])
+                keys = np.concatenate([top, rest])
+                exact = np.concatenate([exact, np.full(len(rest), np.nan)])
+                lists.append(_List(query, keys, self.old[keys], mapped, exact))
+        return lists
+
+    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+        """Return the first ``k`` rows of each list."""
+        found = [one.first(k, complete) for one in lists]
+        ids = np.stack([self.ids[one.keys[places]] for one, (places, _, _) in zip(lists, found, strict=True)])
+        return Hits(ids, np.stack([one[1] for one in found]), np.stack([one[2] for one in found]))
+
+    def unknown(self, keys: np.ndarray) -> np.ndarray:
+        """Return the keys of rows that are not re-embedded."""
+        return keys[self._at[keys] < 0]
+
+    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys that are, and their vectors."""
+        keys = keys[self._at[keys] >= 0]
+        return keys, self.vectors[keys]
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
+        exact = len(self.native) >= n // 2
+        among = self.native if exact else np.arange(self.n)
+        keys = rng.choice(among, min(n, len(among)), replace=False)
+        return keys, self.vectors[keys], exact
+
+    def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        """Replace mapped rows by the new model's unit vectors of them."""
+        again = self._at[keys] >= 0
+        self.vectors[keys[again]] = vectors[again]
+        keys, vectors, n = keys[~again], vectors[~again], len(self.native)
+        if n + len(keys) > len(self._before):
+            room = np.empty((max(2 * len(self._before), n + len(keys)), self.dim), np.float32)
+            room[:n] = self._before[:n]
+            self._before = room
+        self._before[n : n + len(keys)] = self.vectors[keys]
+        self.vectors[keys], self._at[keys] = vectors, np.arange(n, n + len(keys), dtype=np.int32)
+        self.native = np.concatenate([self.native, keys])
+        self.random = np.concatenate([self.random, np.full(len(keys), random)])
+
+    def refit(self) -> None:
+        """Fit the map again, and map the other rows anew."""
+
+        def known(part: slice) -> Known:
+            rows = self.native[part]
+            old, new = np.asarray(self.old[rows], np.float32), self.vectors[rows].astype(np.float64)
+            return Known(old, new, np.ones(len(rows)), self.random[part])
+
+        n, parts = len(self.native), list(blocks(len(self.native), 16 * (self.dim_old + self.dim)))
+        choose = bool(self.random.sum() >= FEWEST_CHOOSING)
+        self.correction = self.map.fit(map(known, parts), n, self.correction, choose=choose)
+        self.fitted_at = n
+        for part in parts:
+            self._before[part] = self._mapped(self.native[part])
+        self._map(np.flatnonzero(self._at < 0))
+
+    def write(self, remap: bool) -> None:
+        """Do nothing: all is in memory."""
+
+    def _digests(self, keys: np.ndarray) -> np.ndarray:
+        names = keys if self.texts is None else self.texts[keys]
+        return hashes(pa.array(names.tolist()), np.asarray(self.old[keys], np.float32))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return what ``restore`` needs, as arrays and plain data."""
+        names = id_texts(self.native if self.texts is None else self.texts[self.native])
+        arrays = {f"ids{part}": array for part, array in pack(names).items()} if len(names) else {}
+        arrays |= {"vectors": self.vectors[self.native], "digests": self._digests(self.native)}
+        arrays["random"] = self.random.astype(np.uint8)
+        return arrays, {"first": map_digest(self.first)}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> int:
+        """Put the rows of a ``state``, and return how many are left out, because they are gone or have changed."""
+        if facts["first"] != map_digest(self.first):
+            raise SpaceMismatchError("The rows were saved with another map.", "Pass the map of that search.")
+        vectors, digests = arrays["vectors"], arrays["digests"]
+        if vectors.shape != (len(digests), self.dim) or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+            raise ValueError(f"vectors of shape {vectors.shape}")
+        if not len(digests):
+            return 0
+        texts, offsets = (arrays[f"ids{part}"] for part in PACKED)
+        names = unpack(texts, offsets, "ids")
+        rows = names.astype(np.int64) if self.texts is None else id_rows(self.texts, names)
+        same = (rows >= 0) & (rows < self.n)
+        same[same] = self._digests(rows[same]) == digests[same]
+        for flag in (True, False):
+            some = same & (arrays["random"].astype(bool) == flag)
+            self.put(rows[some].astype(np.intp), vectors[some], random=flag)
+        return int((~same).sum())
+
+
+class _Stored:
+    """Rows of a migrated database, which searches them; what is encoded is kept in the migration's journal."""
+
+    key_type: Any = object
+
+    def __init__(self, migration: Migration, modality: str | None, *, own: bool) -> None:
+        journal, mapper = migration.reload(), migration.mapper
+        if journal.state in ("filling", "dropped") or journal.condition is not None or not mapper.unit:
+            what = journal.state if mapper.unit and journal.condition is None else "of some rows, or not of unit rows"
+            raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
+        self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
+        self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
+        self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
+        self.skipped = 0
+        self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
+        some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
+        self._type = some.ids.type
+        self.among = None
+        if some.modalities is not None and mapper.modality is None:
+            if modality is None and len(kinds := set(some.modalities.to_pylist())) > 1:
+                raise ParameterError(f"The table has rows of {', '.join(sorted(kinds))}.", "Pass `modality=…`.")
+            self.among = modality
+        self.encoded = EncodedRows(migration.folder, self.dim)
+        self._read = self._stamp()
+        self._list_known()
+
+    def close(self) -> None:
+        if self._closes:
+            self.migration.database.close()
+
+    def _stamp(self) -> list[object]:
+        """Return what differs once another process has changed the journal's folder; times alone are too coarse."""
+        folder = self.migration.folder
+        files = (plan_folder(folder, self.among) / STATE, folder / PROGRESSIVE / STATE, folder / "journal.json")
+        seen = [(status.st_mtime_ns, status.st_ino) for file in files if file.exists() and (status := file.stat())]
+        return [*seen, *sorted(path.name for path in self.encoded.folder.glob("part-*"))]
+
+    def _refresh(self) -> None:
+        if (stamp := self._stamp()) != self._read:
+            self.migration.reload()
+            self.encoded.read()
+            self._read = stamp
+            self._list_known()
+
+    def _list_known(self) -> None:
+        native = self.migration.mapper.native
+        self.plan = native.get(self.among) or native.get(None)
+        self._place = {} if self.plan is None else {name: i for i, name in enumerate(self.plan.ids.tolist())}
+        self._waiting = np.array([name for name in self.encoded.rows if name not in self._place], object)
+        self._vectors = unit_rows(self.encoded.take(self._waiting.tolist())) if len(self._waiting) else None
+
+    @property
+    def n_native(self) -> int:
+        return len(self._place) + len(self._waiting)
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep other processes from encoding meanwhile, and learn what they have encoded."""
+        folder = self.migration.folder / "encoding"
+        make_folder(folder)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(locked(folder, "Another process is encoding."))
+                    break
+                except LockedError:
+                    time.sleep(0.02)
+            self._refresh()
+            yield
+
+    def _known(self, keys: np.ndarray) -> np.ndarray:
+        """Return the new model's vectors of rows as they are now, NaN for those without, (b, d_new)."""
+        out, plan = np.full((len(keys), self.dim), np.nan, np.float32), self.plan
+        for i, name in enumerate(keys.tolist()):
+            digest, place = self._digests.get(name), self._place.get(name, -1)
+            if plan is not None and place >= 0 and plan.digests[place] == digest:
+                out[i] = plan.take(np.array([place]))[0]
+            elif name in self.encoded.rows and self.encoded.rows[name][0] == digest:
+                out[i] = unit_rows(self.encoded.rows[name][1][None])[0]
+        return out
+
+    def _look(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return names, old rows, mapped and own vectors (NaN without) of the rows that are there, of the modality."""
+        migration, mapper = self.migration, self.migration.mapper
+        new, old = (migration.retry(migration.database.fetch, ids, side) for side in ("new", "old"))
+        self.skipped += len(ids) - len(new.ids)
+        here = of_modality(new, self.among)
+        new = new._replace(ids=new.ids.filter(pa.array(here)), vectors=new.vectors[here])
+        names, stored = id_texts(new.ids.to_pylist()), unit_rows(mapper.new.decode(new.vectors))
+        at = places_of(new.ids, old.ids)
+        has_old = at >= 0  # others were written by the application, by the new model
+        rows, theirs = np.zeros((len(names), self.dim_old), np.float32), ~has_old
+        if has_old.any():
+            before, which = old.vectors[at[has_old]], pa.array(has_old)
+            rows[has_old] = mapper.rows(before)
+            self._digests |= zip(names[has_old].tolist(), hashes(new.ids.filter(which), before).tolist(), strict=True)
+            if migration.marks is not None:
+                theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
+        own = self._known(names)
+        own[theirs] = stored[theirs]
+        mapped, again = stored.copy(), has_old & np.isfinite(own[:, 0])
+        mapped[again] = self._mapped(rows[again])
+        return names, rows, mapped, own
+
+    def _mapped(self, rows: np.ndarray) -> np.ndarray:
+        if self.plan is None:
+            return self.first.transform(rows, self.first.first())
+        return self.plan.refit.transform(rows, self.plan.correction)
+
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+        """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
+        self._refresh()
+        migration = self.migration
+        found = migration.retry(migration.database.search, migration.mapper.new.encode(Q), min(pool, 1000))
+        tops = [np.empty(0, object)] * len(Q)
+        if self._vectors is not None:
+            tops = [self._waiting[_largest(self._vectors @ query, near)] for query in Q]
+        extra = [pa.array(top.tolist(), pa.large_string()).cast(self._type) for top in tops]
+        lists = [
+            pa.concat_arrays([ids.cast(self._type), more]).unique() for ids, more in zip(found, extra, strict=True)
+        ]
+        names, rows, mapped, own = self._look(pa.concat_arrays(lists).unique())
+        out = []
+        for query, ids in zip(Q, lists, strict=True):
+            here = id_rows(names, id_texts(ids.to_pylist()))
+            here = here[here >= 0]
+            out.append(_List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
+        return out
+
+    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+        """Return the first ``k`` rows of each list."""
+        number = pa.types.is_integer(self._type)
+        ids = np.full((len(lists), k), -1, self._type.to_pandas_dtype()) if number else np.full((len(lists), k), None)
+        scores, has = np.full((len(lists), k), np.nan), np.zeros((len(lists), k), bool)
+        for i, one in enumerate(lists):
+            places, values, own = one.first(k, complete)
+            ids[i, : len(places)] = one.keys[places].astype(ids.dtype)
+            scores[i, : len(places)], has[i, : len(places)] = values, own
+        return Hits(ids, scores, has)
+
+    def names(self, keys: np.ndarray) -> list[str]:
+        """Return what ``encode`` is called with."""
+        return list(keys.tolist())
+
+    def unknown(self, keys: np.ndarray) -> np.ndarray:
+        """Return the keys of rows that are not re-embedded."""
+        return keys[np.isnan(self._known(keys)[:, 0])]
+
+    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys that are, and their vectors."""
+        vectors = self._known(keys)
+        has = np.isfinite(vectors[:, 0])
+        return keys[has], vectors[has]
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
+        names = list(self._place) if len(self._place) >= n // 2 else list(map(str, self.migration.reload().sample))
+        ids = pa.array(rng.choice(names, min(2 * n, len(names)), replace=False).tolist(), pa.large_string())
+        keys, _, mapped, own = self._look(ids.cast(self._type))
+        has = np.isfinite(own[:, 0])
+        exact = bool(has.sum() >= n // 2)
+        which = np.flatnonzero(has if exact else ~has)[:n]
+        return keys[which], (own if exact else mapped)[which], exact
+
+    def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
+        """Keep new vectors of rows in the journal."""
+        digests = np.array([self._digests.get(key, 0) for key in keys.tolist()], np.uint64)
+        self.encoded.add(keys.tolist(), digests, vectors)
+        self._read = self._stamp()
+        self._list_known()
+
+    def write(self, remap: bool) -> Progressive | None:
+        """Write the encoded rows to the database by the migration's own steps; None if there are none."""
+        self._refresh()
+        if not self.waiting and not remap:
+            return None
+        for last in (False,) * BUSY + (True,):
+            try:
+                plan = reembed(self.migration, _nothing, rows=self.waiting, among=self.among, remap=remap, size=4096)
+                break
+            except LockedError:
+                if last:
+                    raise
+                time.sleep(1.0)
+        self._refresh()
+        return plan
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The ids of rows that are encoded and not yet written to the database."""
+        return list(self._waiting.tolist())
+
+
+def _nothing(ids: list[str]) -> np.ndarray:
+    """Refuse to encode rows that have changed since they were."""
+    raise MigrationError(f"{len(ids)} rows have changed since they were encoded.", "Search, and write again.")
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return rows with unit norm, or zeros, float32."""
+    rows = np.asarray(rows, np.float32)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+
+
+def _largest(scores: np.ndarray, n: int) -> np.ndarray:
+    """Return the places of the ``n`` largest scores, in any order."""
+    if n >= len(scores):
+        return np.arange(len(scores))
+    return np.argpartition(scores, len(scores) - n)[len(scores) - n :] if n else np.empty(0, np.intp)
+
+
+def _encoder(encode: Any, items: Any) -> Callable[[Any], Any]:
+    """Return the function from ids to vectors."""
+    if not isinstance(encode, Encoder):
+        if items is not None or not callable(encode):
+            problem = f"Got items={type(items).__name__} and encode={type(encode).__name__}."
+            raise ParameterError(problem, "Pass a function of ids without items, or an Encoder with items.")
+        return encode
+    if items is None:
+        raise ParameterError("Got an encoder without items.", "Pass `items=…`, texts or paths by row.")
+    if isinstance(items, str | Path):
+        items = open_items(items, modality=encode.space.modality)
+    elif not isinstance(items, Items):
+        listed, rows = list(map(str, items)), np.arange(len(items))
+        image = encode.space.modality == "image"
+        items = Items.of_files("items", rows, Path(), listed) if image else Items.of_texts("items", rows, listed)
+    return encode_items(encode, items)
+
+
+def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | Path | None) -> _Array | _Stored:
+    """Open the rows of an index; a file, or a database without a migration, is read into memory."""
+    own = not isinstance(index, Database | Migration)
+    if isinstance(index, str | Path):
+        with suppress(ParameterError):  # of no kind of database
+            index = open_database(index)
+        if not isinstance(index, Database):
+            index = read_embeddings(str(index))
+    if isinstance(index, Database):
+        folder = Path(journal) if journal is not None else default_folder(index.identify(index.info().place))
+        if Journal.read(folder) is not None:
+            index = Migration(index, mapping, journal=folder)
+        elif own and not index.capabilities.searches:
+            index = read_embeddings(index.info().place)
+    if isinstance(index, Migration):
+        if index.database.capabilities.searches:
+            return _Stored(index, modality, own=own)
+        raise ParameterError(f"{index.database.kind} files have no search of their own.", "Pass an array of vectors.")
+    if isinstance(index, Database):
+        raise ParameterError("Got a database without a migration.", "Migrate it first, or pass its vectors.")
+    return _Array(as_embeddings(index, "index"), mapping, modality)

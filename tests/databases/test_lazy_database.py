@@ -1,0 +1,174 @@
+# ruff: noqa: F811  # fixtures of another module
+"""LazySearch over a migrated database: what is written back, by whom, and what kills and other writers leave."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from database_contract import Killed
+from test_migrate import N, begin, bits, mapping, table, unit  # noqa: F401  # a fixture
+from test_reembed import Model, images, run, switched, truth  # noqa: F401  # fixtures
+
+from congruence import LazySearch, errors, persist
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.native import EncodedRows
+from congruence.upgrade.migrate.stages import reembed
+
+
+def asked(truth, made, n=6):
+    """Queries near images, by the new model."""
+    rng = np.random.default_rng(3)
+    rows = np.stack([truth[str(one)] for one in images(made)[:n]])
+    return unit(rows + 0.1 * rng.normal(size=rows.shape)).astype(np.float32)
+
+
+def lists(found):
+    return [[int(one) for one in row] for row in found]
+
+
+def test_rows_are_encoded_once_written_back_and_gone_after_a_rollback(switched, mapping, truth, tmp_path):
+    made, model = switched, Model(truth)
+    old, before, Q = bits(made.old), bits(made.new), asked(truth, switched)
+    with begin(made, mapping, tmp_path) as migration:
+        search = LazySearch(migration, None, model, budget=10, modality="image")
+        hits = search.search(Q, k=5)
+        assert hits.reembedded.all()
+        wanted = [[truth[str(one)] @ q for one in row] for row, q in zip(lists(hits.ids), Q, strict=True)]
+        np.testing.assert_allclose(hits.scores, wanted, atol=1e-5)
+        assert bits(made.new) == before  # nothing is written yet, and nothing lost if this process is killed now
+    again = Model(truth)
+    with begin(made, mapping, tmp_path) as migration:
+        search = LazySearch(migration, None, again, budget=10, modality="image", check=False)
+        assert search.reembedded_share_ == len(model.asked) / N
+        search.search(Q, k=5)
+        search.write()
+        assert search.write() is None
+        done = [*model.asked, *again.asked]
+        assert len(done) == len(set(done)) == search.rows.n_native
+        for one, row in made.new.items():
+            own = str(one) in done
+            assert own == (np.abs(row - truth.get(str(one), row + 1)).max() < 1e-5)
+            assert own or row.tobytes() == before[one]
+        assert migration.verify().passed
+        assert migration.status()["reembedded"] == len(done)
+        assert not (migration.folder / "encoded").exists()
+        reembed(migration, again, among="image", rows=[])  # maps the others anew by what is known
+        others = [one for one in images(made) if str(one) not in done]
+        assert any(made.new[one].tobytes() != before[one] for one in others)
+        assert migration.rollback()["identical"]
+        assert bits(made.old) == old
+
+
+def test_two_workers_share_what_they_encode(switched, mapping, truth, tmp_path):
+    made, models, Q = switched, (Model(truth), Model(truth)), asked(truth, switched, 12)
+    with begin(made, mapping, tmp_path) as one, begin(made, mapping, tmp_path) as two:
+        options = {"budget": 10, "modality": "image", "check": False}
+        a, b = (LazySearch(m, None, model, **options) for m, model in zip((one, two), models, strict=True))
+        for k, query in enumerate(Q):
+            (a, b)[k % 2].search(query)
+            if k == 5:
+                a.write()  # also what the other has encoded
+                assert not two.folder.joinpath("encoded").exists()
+        b.write()
+        done = models[0].asked + models[1].asked
+        assert len(done) == len(set(done)) == b.rows.n_native
+        a.rows._refresh()
+        assert a.rows.n_native == len(done)
+        assert two.verify().passed
+        assert one.rollback()["identical"]
+        assert sum(np.abs(made.new[int(name)] - truth[name]).max() < 1e-5 for name in done) == len(done)
+
+
+def test_deleted_changed_and_new_rows(switched, mapping, truth, tmp_path):
+    made, model, Q = switched, Model(truth), asked(truth, switched)
+    with begin(made, mapping, tmp_path) as migration:
+        search = LazySearch(migration, None, model, budget=20, modality="image", check=False)
+        search.search(Q[0])
+        gone, changed, theirs = (int(one) for one in model.asked[:3])
+        for part in (made.rows, made.old, made.new):
+            part.pop(gone)
+        made.old[changed] = unit(made.old[changed][None] + 0.5)[0]
+        made.new[theirs] = unit(np.ones((1, len(made.new[theirs]))))[0].astype(np.float32)  # by the application
+        kept = made.new[theirs].tobytes()
+        real = made.new.copy()
+        migration.database.search = lambda q, k, side="new": [pa.array([*real, gone])] * len(q)
+        hits = search.search(Q[0], k=300)
+        assert search.counts_["skipped"] == 1
+        assert gone not in hits.ids
+        assert hits.reembedded[hits.ids.tolist().index(theirs)]
+        search.write()
+        assert made.new[theirs].tobytes() == kept
+        assert gone not in made.new
+
+
+@pytest.mark.parametrize("at", range(0, 24, 3))
+def test_killed_at_any_step_nothing_is_lost_or_done_twice(switched, mapping, truth, tmp_path, monkeypatch, at):
+    made, model, Q = switched, Model(truth), asked(truth, switched)
+    steps, real = [], persist.write_folder
+
+    def kill(step):
+        if step in ("write", "folder", "journal") and len(steps) >= at:
+            raise Killed
+        steps.append(step)
+
+    def write(*args, **kwargs):
+        kill("folder")
+        return real(*args, **kwargs)
+
+    def record(*args, real=Journal.write):
+        kill("journal")
+        return real(*args)
+
+    with begin(made, mapping, tmp_path, fail=kill) as migration, monkeypatch.context() as patch:
+        patch.setattr(persist, "write_folder", write)
+        patch.setattr(Journal, "write", record)
+        try:
+            search = LazySearch(migration, None, model, budget=20, modality="image")
+            search.search(Q)
+            search.write()
+        except Killed:
+            pass
+    with begin(made, mapping, tmp_path) as migration:
+        search = LazySearch(migration, None, model, budget=20, modality="image")
+        hits = search.search(Q)
+        search.write()
+        assert hits.reembedded.all()
+        assert len(model.asked) - len(set(model.asked)) <= 256  # the batch that was not on the disk yet
+        assert search.rows.n_native == len(set(model.asked))
+        assert not EncodedRows(migration.folder, search.rows.dim).rows
+        assert migration.verify().passed
+        assert migration.rollback()["identical"]
+
+
+def test_what_cannot_be_searched_lazily_is_refused(switched, mapping, truth, tmp_path):
+    with begin(switched, mapping, tmp_path) as migration:
+        with pytest.raises(errors.ParameterError, match="image, text"):
+            LazySearch(migration, None, Model(truth))
+        search = LazySearch(migration, None, Model({k: -v for k, v in truth.items()}), modality="image")
+        with pytest.raises(errors.SpaceMismatchError):
+            search.search(asked(truth, switched)[0])
+        with pytest.raises(errors.ParameterError, match="journal"):
+            search.save(tmp_path / "lazy")
+        assert not (migration.folder / "encoded").exists()
+    with begin(table(), mapping, tmp_path / "other") as migration:
+        migration._begin(N, False)
+        with pytest.raises(errors.MigrationError, match="filling"):
+            LazySearch(migration, None, Model(truth))
+
+
+def test_the_command_re_embeds_what_a_log_uses_resumes_and_maps_the_rest_again(run, truth, tmp_path):
+    rows = np.stack([row for one, row in truth.items()])[:30]
+    np.savez(tmp_path / "log.npz", vectors=unit(rows).astype(np.float32))
+    run("run", "--map", "map", "--yes").ends(0)
+    run("switch").ends(0)
+    given = ("--queries", "log.npz", "--encode", "new.npz", "--modality", "image")
+    result = json.loads(run("reembed", *given, "--budget", 40, "--json").ends(0).out)
+    assert [one["n_embedded"] for one in result["stages"]] == [40]
+    result = json.loads(run("reembed", *given, "--budget", 60, "--json").ends(0).out)
+    assert result["stages"][-1]["n_embedded"] == 60
+    assert "60 of these are re-embedded" in run("status").out
+    run("reembed", "--remap").ends(0)
+    run("reembed", *given, "--budget", 80, "--until", 0.9).refused("--until or --texts")
+    assert run("verify").code == 0
+    assert run("rollback").code == 0

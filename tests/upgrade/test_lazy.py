@@ -1,0 +1,277 @@
+"""LazySearch over arrays: what it answers, what it encodes, and what it refuses."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings, LazySearch, errors, fit
+from congruence.embeddings import normalize_rows
+
+N, D, E, K = 900, 24, 32, 10
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Two models of one set of items in topics, a map from few pairs, and queries of the new model."""
+    rng = np.random.default_rng(4)
+    topics = rng.normal(size=(12, D)) + 1
+    topic = rng.integers(12, size=N + 300)
+    items = topics[topic] + 0.5 * rng.normal(size=(N + 300, D))
+    turn = np.linalg.qr(rng.normal(size=(E, E)))[0][:D]
+    old = normalize_rows(items).astype(np.float32)
+    bent = rng.normal(size=(12, E))[topic]  # what no rotation can map
+    own = normalize_rows(rng.normal(size=(len(items), E)))  # and what nothing can
+    new = normalize_rows(items) @ turn + 0.4 * normalize_rows(bent) + 0.2 * own
+    new = normalize_rows(new).astype(np.float32)
+    mapping = fit(old[N : N + 60], new[N : N + 60], check=False)
+    return old[:N], new[:N], mapping, new[N + 100 :]
+
+
+class Model:
+    """An encoder that remembers what it was asked for."""
+
+    def __init__(self, new, broken=()):
+        self.new, self.asked, self.broken = new, [], set(broken)
+
+    def __call__(self, rows):
+        rows = [int(row) for row in rows]
+        if self.broken & set(rows):
+            raise OSError("404")
+        self.asked += rows
+        return self.new[rows]
+
+
+def overlap(ids, queries, new):
+    true = np.argsort(-(queries @ new.T), axis=1)[:, :K]
+    return np.mean([len(set(map(int, a)) & set(b)) for a, b in zip(ids, true.tolist(), strict=True)]) / K
+
+
+def test_lists_are_those_of_the_new_model_for_a_few_encodings_and_better_than_the_maps(world):
+    old, new, mapping, queries = world
+    alone = np.argsort(-(queries @ mapping.transform(old).T), axis=1)[:, :K]
+    found = []
+    for query in queries[:60]:  # each with nothing re-embedded before
+        model = Model(new)
+        search = LazySearch(old, mapping, model, budget=20, check=False)
+        ids, scores, own = search.search(query, k=K)
+        assert own.all()
+        np.testing.assert_allclose(scores, new[ids] @ query, atol=1e-5)
+        assert len(model.asked) == len(set(model.asked)) == 20
+        assert search.reembedded_share_ == 20 / N
+        found.append(ids)
+    lazy, plain = overlap(found, queries[:60], new), overlap(alone[:60], queries[:60], new)
+    assert lazy > plain + 0.1
+    without = []
+    for query in queries[:60]:  # the first twenty of the map's list, without the correction between rounds
+        first = np.argsort(-(mapping.transform(old) @ query))[:20]
+        without.append(first[np.argsort(-(new[first] @ query))[:K]])
+    assert lazy > overlap(without, queries[:60], new)
+
+
+def test_nothing_is_encoded_twice_and_what_is_known_is_kept_and_saved(world, tmp_path):
+    old, new, mapping, queries = world
+    model = Model(new)
+    search = LazySearch(old, mapping, model, budget=10)
+    first = search.search(queries[:20])
+    again = search.search(queries[:20])
+    assert len(model.asked) == len(set(model.asked)) == search.counts_["encoded"] == search.rows.n_native
+    assert overlap(again.ids, queries[:20], new) >= overlap(first.ids, queries[:20], new)
+    search.save(tmp_path / "lazy")
+    with pytest.raises(errors.OutputExistsError):
+        search.save(tmp_path / "lazy")
+    other = Model(new)
+    loaded = LazySearch.load(tmp_path / "lazy", old, mapping, other, limit=0)
+    assert loaded.reembedded_share_ == search.reembedded_share_
+    np.testing.assert_allclose(loaded.rows.vectors, search.rows.vectors, atol=1e-6)
+    assert loaded.search(queries[:5]).ids.shape == (5, K)
+    assert not other.asked
+    changed = old.copy()
+    row = int(search.rows.native[0])
+    changed[row] = old[row + 1]
+    rest = LazySearch.load(tmp_path / "lazy", changed, mapping, other)
+    assert rest.counts_["skipped"] == 1
+    assert row not in rest.rows.native
+    with pytest.raises(errors.SpaceMismatchError, match="another map"):
+        LazySearch.load(tmp_path / "lazy", old, fit(old[:200], new[:200], check=False), other)
+
+
+def test_ids_files_and_known_rows(world, tmp_path):
+    old, new, mapping, queries = world
+    names = [f"item-{row}" for row in range(N)]
+    asked = []
+
+    def encode(ids):
+        asked.extend(ids)
+        return Embeddings(new, ids=names).take(ids)
+
+    known = names[:30], new[:30]
+    search = LazySearch(Embeddings(old, ids=names), mapping, encode, known=known)
+    ids, _, own = search.search(queries[0])
+    assert own.all()
+    assert set(ids) <= set(names)
+    assert len([one for one in asked if one in names[:30]]) == 20  # of the check
+    np.save(tmp_path / "old.npy", old)
+    model = Model(new)
+    plain = LazySearch(tmp_path / "old.npy", mapping, model, check=False).search(queries[0])
+    assert plain.ids.dtype.kind == "i"
+    with pytest.raises(errors.IdError):
+        LazySearch(old, mapping, model, known=([N], new[:1]))
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda new: np.roll(new, 1, axis=0), "another order"),
+        (lambda new: np.random.default_rng(0).normal(size=new.shape), "not those of the new model"),
+        (lambda new: np.repeat(new[:1], len(new), axis=0), "not those of the new model"),
+        (lambda new: new[:, :-1], "shape"),
+    ],
+)
+def test_an_encoder_of_another_model_width_or_order_is_refused_before_anything_is_kept(world, wrong, said, known):
+    old, new, mapping, queries = world
+    rows = np.arange(N - 40, N)
+
+    def encode(ids):
+        return wrong(new[ids])
+
+    search = LazySearch(old, mapping, encode, known=(rows, new[rows]) if known else None)
+    with pytest.raises((errors.SpaceMismatchError, errors.ShapeError), match=said):
+        search.search(queries[0])
+    assert search.rows.n_native == 40 * known
+
+
+def test_a_row_that_cannot_be_encoded_stays_mapped_and_is_counted(world):
+    old, new, mapping, queries = world
+    broken = np.argsort(-(mapping.transform(old) @ queries[0]))[:4].tolist()
+    model = Model(new, broken)
+    search = LazySearch(old, mapping, model, check=False)
+    for _ in range(5):
+        _, _, own = search.search(queries[0])
+        assert own.all()
+    assert search.counts_["failed"] == 4
+    assert isinstance(search.error_, OSError)
+    assert not set(broken) & set(search.rows.native.tolist())
+
+    def some(rows):  # None for what is gone
+        return [None if row in broken else new[row] for row in rows.tolist()]
+
+    search = LazySearch(old, mapping, some, check=False)
+    search.search(queries[0])
+    assert search.counts_["failed"] == 4
+
+
+def test_an_encoder_that_does_not_answer_leaves_an_answer_by_the_map(world):
+    old, new, mapping, queries = world
+    calls = []
+
+    def down(rows):
+        calls.append(len(rows))
+        raise ConnectionError("down")
+
+    search = LazySearch(old, mapping, down)
+    ids, scores, own = search.search(queries[:3])
+    near = mapping.transform(old) @ queries[:3].T
+    assert ids.tolist() == np.argsort(-near, axis=0)[:K].T.tolist()  # the map's
+    np.testing.assert_allclose(scores, np.take_along_axis(near.T, ids, axis=1), atol=1e-5)
+    assert not own.any()
+    assert search.counts_["errors"] == 1
+    assert search.counts_["failed"] == 0
+    assert len(calls) == 11
+    free = threading.Event()
+
+    def slow(rows):
+        free.wait(20)
+        return new[rows]
+
+    search = LazySearch(old, mapping, slow, timeout=0.05, check=False)
+    assert not search.search(queries[0]).reembedded.any()
+    assert search.counts_["late"] == 1
+    free.set()
+    search.timeout = 20
+    assert search.search(queries[0]).reembedded.all()  # what came late was kept
+    assert search.rows.n_native >= 50
+    search.close()
+
+
+def test_limits_of_encodings(world, monkeypatch):
+    old, new, mapping, queries = world
+    model = Model(new)
+    search = LazySearch(old, mapping, model, limit=25, check=False)
+    assert search.search(queries[:2]).ids.shape == (2, K)
+    search.search(queries[2:9])
+    assert len(model.asked) == 25
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    search = LazySearch(old, mapping, Model(new), rate=5, check=False)
+    search.search(queries[0])
+    assert now[0] == pytest.approx(40 / 5)  # the fifth ten began after the first forty
+    with pytest.raises(errors.ParameterError):
+        LazySearch(old, mapping, model, rate=0)
+    with pytest.raises(errors.ParameterError):
+        LazySearch(old, mapping, model, mode="later")
+    with pytest.raises(errors.ShapeError):
+        search.search(queries[:, :-1])
+
+
+def test_in_the_background_the_next_answer_is_better(world):
+    old, new, mapping, queries = world
+    with LazySearch(old, mapping, Model(new), mode="background", check=False) as search:
+        before = search.search(queries[:40])
+        search.join()
+        after = search.search(queries[:40])
+    assert not before.reembedded.all()
+    assert overlap(after.ids, queries[:40], new) > overlap(before.ids, queries[:40], new) + 0.1
+    search = LazySearch(old, mapping, lambda rows: new[rows, :-1], mode="background")
+    search.search(queries[0])
+    with pytest.raises(errors.ShapeError):
+        search.join()
+
+
+def test_a_log_is_reembedded_by_expected_use(world):
+    old, new, mapping, queries = world
+    log, unseen = queries[:30], queries[30:]
+    model = Model(new)
+    search = LazySearch(old, mapping, model, limit=180, check=False)
+    assert search.reembed(log, budget=180) == len(set(model.asked)) == 180
+    own = search.search(log).ids
+    rng = np.random.default_rng(0)
+    rows = rng.choice(N, 180, replace=False)
+    at_random = LazySearch(old, mapping, model, known=(rows, new[rows]), limit=0, check=False).search(log).ids
+    assert overlap(own, log, new) > overlap(at_random, log, new) + 0.05
+    assert overlap(search.search(unseen).ids, unseen, new) > 0.2
+
+
+def test_a_refit_maps_the_other_rows_anew(world):
+    old, new, mapping, queries = world
+    search = LazySearch(old, mapping, Model(new), check=False)
+    far = np.linalg.norm(search.rows.vectors - new, axis=1)
+    search.search(queries[:20])
+    assert search.rows.fitted_at >= 100
+    rest = np.setdiff1d(np.arange(N), search.rows.native)
+    near = np.linalg.norm(search.rows.vectors - new, axis=1)
+    assert near[rest].mean() < far[rest].mean()
+
+
+def test_an_encoder_needs_items(world):
+    old, new, mapping, queries = world
+    from congruence.embeddings import Space
+    from congruence.encoders import Encoder
+
+    class Reads(Encoder):
+        space = Space("new", None, "text", E, True)
+        fingerprint = "reads"
+
+        def encode(self, items, batch_size=64, callback=None):
+            yield np.stack([new[int(str(item).removeprefix("text "))] for item in items])
+
+    reads = object.__new__(type("Plain", (Reads,), {name: None for name in Reads.__abstractmethods__}))
+    search = LazySearch(old, mapping, reads, items=[f"text {row}" for row in range(N)])
+    assert search.search(queries[0]).reembedded.all()
+    with pytest.raises(errors.ParameterError, match="items"):
+        LazySearch(old, mapping, reads)
+    with pytest.raises(errors.ParameterError, match="map"):
+        LazySearch(old, None, Model(new))
