@@ -25,6 +25,7 @@ from congruence.errors import (
 )
 from congruence.metrics import Hubness, nearest
 from congruence.splits import Split
+from congruence.upgrade.choose import in_span
 
 _FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
 
@@ -298,6 +299,26 @@ class EvaluationSet:
         groups = None if self.groups is None else self.groups[rows]
         relevant = None if self.relevant is None else self.relevant[:, rows]
         return replace(self, tables=self.tables.take(rows), groups=groups, relevant=relevant, samples=None)
+
+    def in_span(self, others: Others | None) -> tuple[EvaluationSet, Others | None]:
+        """Return the items, and texts whose means a map knows, with the rows of a model in coordinates of their span;
+        products of rows of different models are lost.
+        """
+        tables: list[dict[str, np.ndarray]] = []
+        beside: list[list[np.ndarray]] = []
+        given = (None, None) if others is None else (others.source, others.target)
+        for side, *more in zip(
+            (self.tables.source, self.tables.target), self.texts or (None, None), given, strict=True
+        ):
+            extra = [rows for rows in more if rows is not None]
+            span = in_span(*side.values(), *extra)
+            tables.append(dict(zip(side, span, strict=False)))
+            rest = iter(span[len(side) :])
+            beside.append([None if rows is None else next(rest) for rows in more])
+        moved = replace(self.tables, source=tables[0], target=tables[1])
+        texts = None if self.texts is None else (beside[0][0], beside[1][0])
+        items = replace(self, tables=moved, texts=texts)
+        return items, None if others is None else replace(others, source=beside[0][1], target=beside[1][1])
 
 
 def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import norm, t
 
 from congruence.upgrade.progressive.meter import Estimate
+
+if TYPE_CHECKING:
+    from congruence.upgrade.certify.design import EvaluationSet
 
 #: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
 #: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
@@ -153,6 +156,7 @@ class Measured:
     maps: list[str] = field(default_factory=list)  # chosen in each fold
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
+    compared: EvaluationSet | None = None  # the items, in the coordinates in which they were mapped, if in others
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
     lists: np.ndarray | None = None  # (m, SHOWN), the rows that each query of the decisive search finds first
     #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.

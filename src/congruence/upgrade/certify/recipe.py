@@ -13,6 +13,7 @@ from congruence.compare.origins import remember_rows
 from congruence.embeddings import UNNAMED, Space, has_unit_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
+from congruence.linalg.shrinkage import DEFAULT_STRENGTH
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.upgrade.certify.design import Others, PairedTables
 from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, count_distinct, measure_quality
@@ -185,8 +186,17 @@ def _listed(parameters: Mapping[str, object]) -> str:
 class AnchorFolds:
     """Sums over the anchors of each fold, from which maps without some folds are fitted; fold (n,) is −1 for none."""
 
-    def __init__(self, recipe: MapRecipe, tables: PairedTables, fold: np.ndarray, others: Others | None = None) -> None:
+    def __init__(
+        self,
+        recipe: MapRecipe,
+        tables: PairedTables,
+        fold: np.ndarray,
+        others: Others | None = None,
+        *,
+        widths: tuple[int, int] | None = None,
+    ) -> None:
         self._recipe, self._tables, self._fold, self._others = recipe, tables, fold, others
+        self._widths = widths  # of the models, if the tables are in coordinates of their span
         self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
 
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
@@ -217,6 +227,9 @@ class AnchorFolds:
             model = OrthogonalMap(**parameters).fit(X, Y, modality=names)
         else:
             sums_of = {name: self._total(name, kept) for name in fitted}
+            if self._widths is not None:  # the strength is a multiple of the mean over all dimensions
+                here = min(next(iter(sums_of.values())).cross.shape)
+                parameters = {"shrinkage_strength": DEFAULT_STRENGTH["wiener"] * here / min(self._widths)}
             model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), **parameters)
         offset = OFFSET if method == "auto" else 1.0
         for name, rows in means[0].items():

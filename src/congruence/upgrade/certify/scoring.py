@@ -497,7 +497,12 @@ def cross_fit(
         pair: replace(one, quality=choice.quality) if one.name == choice.name else one for pair, one in choices.items()
     }
     judges, unmapped = read_unmapped(items)
-    out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
+    widths = tuple(next(iter(side.values())).shape[1] for side in (tables.source, tables.target))
+    if all(one.method == "orthogonal" and not one.parameters for one in (choice, *choices.values())):
+        # Such a map takes rows from the span of one model's to that of the other's: their coordinates are enough.
+        items, others = items.in_span(others)
+        anchors = AnchorFolds(recipe, items.tables, fold, others, widths=widths)
+    out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD, compared=items)
     more: dict[str, Hits] = {}
     for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
