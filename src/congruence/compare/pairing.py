@@ -287,13 +287,12 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
     alike, copies = [], []
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
-        squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
-        # Rows of few dimensions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: 3 %
-        # at less than .03^(1/d) of that.
-        usual = min(0.5, 0.03 ** (1 / side.d)) * len(rows) ** (-1 / side.d)
-        apart = squares[:, None] + squares - 2 * gram - 1e-6 * (squares[:, None] + squares)
-        alike.append(apart <= 2 * min(_NEAR, usual) ** 2 * squares.mean())
-        copies.append(apart <= 2 * min(_COPY, usual) ** 2 * squares.mean())
+        squares = np.einsum("ij,ij->i", Z, Z)
+        apart = (1 - 1e-6) * (squares[:, None] + squares) - 2 * Z @ Z.T
+        apart = np.sqrt(np.maximum(apart, 0.0) / max(2 * float(squares.mean()), 1e-300))
+        near = _copy_distance(apart)
+        alike.append(apart <= near * _NEAR / _COPY)
+        copies.append(apart <= near)
     counts = [len(np.unique(_leaders(near))) for near in (*copies, copies[0] & copies[1])]
     equal = np.arange(n)
     if n > len(rows):
@@ -307,6 +306,21 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
         labels.append(label)
     old, new, pairs = (_extrapolated(count, len(rows), n) for count in counts)
     return labels[0], labels[1], (old, new, pairs)
+
+
+def _copy_distance(apart: np.ndarray) -> float:
+    """Return up to which distance rows are copies of one item: ``_COPY``, or less if items are no further apart, as on
+    a grid of few dimensions.
+    """
+    near = _COPY
+    while near > 1e-4:
+        first, counts = np.unique(_leaders(apart <= near), return_counts=True)
+        copied = first[counts > 1]
+        others = np.where(copied[:, None] == first, np.inf, apart[np.ix_(copied, first)]).min(axis=1)
+        if not len(copied) or np.median(others) > 2 * near:
+            break
+        near /= 2
+    return near
 
 
 def _leaders(near: np.ndarray) -> np.ndarray:
