@@ -38,11 +38,11 @@ class TwoWay:
 
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
-        return self.forward.for_modality(modality).for_role(ROLES["stored"])
+        return self.forward.in_use(modality, ROLES["stored"])
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
-        return (self.fitted_back or self._inverse.for_modality(modality)).for_role(ROLES["queries"])
+        return (self.fitted_back or self._inverse).in_use(modality, ROLES["queries"])
 
     def without(self, fold: int) -> TwoWay:
         """Return the map whose means have not seen one fold of the texts."""

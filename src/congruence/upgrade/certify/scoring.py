@@ -349,22 +349,23 @@ class Sheet:
             apart = of_text is not None and search.role in ("classes", "apart")
             unseen = cast("np.ndarray", of_text) if apart else np.full(len(search.queries), -1)
             levels, known = self._levels[search, strategy], self._known[search]
-            for a, b in cells:
-                j = np.flatnonzero(of_row == b)
-                for part in np.unique(unseen).tolist() if len(j) else ():
-                    i = np.flatnonzero((of_query == a) & (unseen == part))
-                    if len(i):
-                        if part not in models:
-                            models[part] = model.without(part)
-                        queries, store = sides(strategy, models[part], items, search)
-                        asked = queries(search.queries[i])
-                        found = asked @ store(search.rows[j]).T
-                        if len(known):
-                            level = asked @ store(known).T
-                            mean, spread = level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)
-                            found = (found - mean[:, None]) / spread[:, None]
-                            levels[i] += len(j) * np.stack([np.ones(len(i)), mean, spread], axis=1)
-                        near[np.ix_(i, j)] = found
+            j = np.flatnonzero(np.isin(of_row, [b for _, b in cells]))
+            asks = np.isin(of_query, [a for a, _ in cells])
+            for part in np.unique(unseen[asks]).tolist() if len(j) else ():
+                i = np.flatnonzero(asks & (unseen == part))
+                if part not in models:
+                    models[part] = model.without(part)
+                queries, store = sides(strategy, models[part], items, search)
+                asked = queries(search.queries[i])
+                found = asked @ store(search.rows[j]).T
+                level = asked @ store(known).T if len(known) else np.zeros((len(i), 1))
+                scale = np.stack([np.ones(len(i)), level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)], axis=1)
+                if len(known):
+                    found = (found - scale[:, 1:2]) / scale[:, 2:]
+                for a, b in cells:
+                    these, those = np.flatnonzero(of_query[i] == a), np.flatnonzero(of_row[j] == b)
+                    near[np.ix_(i[these], j[those])] = found[np.ix_(these, those)]
+                    levels[i[these]] += len(those) * scale[these]
         for name, (total, terms) in self._cosines.items():
             own = folds_of(folds, name, np.arange(total.shape[-1])) // each
             rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
