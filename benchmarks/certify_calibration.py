@@ -29,7 +29,7 @@ from congruence import Embeddings
 from congruence.datasets import load_sample
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.design import Design, EvaluationSet, make_tables
+from congruence.upgrade.certify.design import Design, EvaluationSet, draw_samples, make_tables
 from congruence.upgrade.certify.mixed import measure_mixed, reached
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import score_heldout
@@ -268,7 +268,8 @@ def examine(kind: str, seed: int, folder: str) -> dict[str, Any]:
     truth, stores = defaultdict(list), []
     for start in range(0, len(others) - case.n + 1, case.n):
         source, target, classes = case.part(others[start : start + case.n], other=True)
-        items = EvaluationSet(make_tables(source, target, classes, what="queries"), random_state=seed)
+        tables = make_tables(source, target, classes, what="queries")
+        items = EvaluationSet(tables, samples=draw_samples(tables, seed))
         measured = score_heldout(mapping, items)
         for name, scores in measured.scores.items():
             truth[name].append(scores.mean())

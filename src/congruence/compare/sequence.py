@@ -71,9 +71,9 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     Notes
     -----
     Rotations are fitted on the given pairs, and on those of the lag or the reversal at which the sides are most alike.
-    Held-out rows are compared with all others. The best sequence of lags and reversals (by dynamic programming), and
-    else the best exchange of partners (by assignment), are chosen by every second principal coordinate of Y. They must
-    be better than the given pairing by the others, whose noise is uncorrelated with these.
+    The best sequence of lags and reversals (by dynamic programming), and else the best exchange of partners (by
+    assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
+    given pairing by the other coordinates, whose noise is uncorrelated with these.
     """
     rows = sample_rows(len(X))
     A, B = _whitened(X[rows]), _whitened(Y[rows])

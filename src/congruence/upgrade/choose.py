@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -146,6 +146,10 @@ class FittedPairs:
         return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
 
 
+#: The rows that are scored, the other pairs, and the number of folds that are scored.
+Fold: TypeAlias = tuple[np.ndarray, FittedPairs, int]
+
+
 def left_out(
     X: np.ndarray,
     Y: np.ndarray,
@@ -155,8 +159,8 @@ def left_out(
     random_state: int = 0,
     *,
     narrow: int | None = None,
-) -> Iterator[tuple[np.ndarray, FittedPairs, int]]:
-    """Yield the rows of each fold that is scored, the pairs outside of it, and the number of folds that are scored."""
+) -> Iterator[Fold]:
+    """Yield the folds of paired rows, whose groups are not divided."""
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
     rng, moments = np.random.default_rng(random_state), None
     for _ in range(repeats):
@@ -309,13 +313,14 @@ def choose_map(
     least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
     X, Y = in_span(X, Y) if same_width else (*in_span(X), *in_span(Y))
     folds = list(left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), narrow=narrow))
-    found = _LeftOut(X, Y, ROTATION, folds)
+    measure = partial(_LeftOut, X, Y, folds)
+    found = measure(ROTATION)
     not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
     different = int(groups.max()) + 1
     if different < FEWEST:
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
         if same_width and narrow >= NARROW and different >= FEWEST_RELATED:
-            same = _LeftOut(X, Y, UNMAPPED, folds)
+            same = measure(UNMAPPED)
             if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= RELATED_COSINE:
                 evidence = f"unmapped rows of {different} different pairs resemble each other"
                 name, parameters = UNMAPPED.name, dict(UNMAPPED.parameters)
@@ -323,8 +328,8 @@ def choose_map(
         return Choice(ROTATION.name, ROTATION.method, {}, evidence, found.quality, not_tried=not_tried)
     tried = {ROTATION: found}
     if same_width:
-        tried |= {candidate: _LeftOut(X, Y, candidate, folds) for candidate in (UNMAPPED, NEAR)}
-    chosen = _among_rotations(X, Y, tried, folds, groups, not_tried)
+        tried |= {candidate: measure(candidate) for candidate in (UNMAPPED, NEAR)}
+    chosen = _among_rotations(measure, tried, groups, not_tried)
     if not single_modality:
         return chosen
     rotation = next(candidate for candidate in tried if candidate.name == chosen.name)
@@ -333,7 +338,7 @@ def choose_map(
     candidates = [rotation, *linear]
     by_retrieval = _compare_by_retrieval(X, Y, candidates, groups, repeats, random_state)
     best = next(candidate for candidate in candidates if candidate.name == by_retrieval.name)
-    return replace(by_retrieval, quality=_LeftOut(X, Y, best, folds).quality)
+    return replace(by_retrieval, quality=tried[best].quality if best in tried else measure(best).quality)
 
 
 def count_distinct(X: np.ndarray) -> float:
@@ -354,15 +359,13 @@ def count_distinct(X: np.ndarray) -> float:
 def measure_quality(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray | None = None) -> Quality:
     """Return how much of left-out rows a kind of map gets right."""
     groups = duplicate_groups(X, Y) if groups is None else groups
-    return _LeftOut(X, Y, candidate, left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1))).quality
+    return _LeftOut(X, Y, left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)), candidate).quality
 
 
 class _LeftOut:
     """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
 
-    def __init__(
-        self, X: np.ndarray, Y: np.ndarray, candidate: Candidate, folds: Iterable[tuple[np.ndarray, FittedPairs, int]]
-    ) -> None:
+    def __init__(self, X: np.ndarray, Y: np.ndarray, folds: Iterable[Fold], candidate: Candidate) -> None:
         found, lifts, parted = [], [], []
         for test, kept, parts in folds:
             if len(X) - len(test) < 2:
@@ -399,12 +402,7 @@ class _LeftOut:
 
 
 def _among_rotations(
-    X: np.ndarray,
-    Y: np.ndarray,
-    tried: dict[Candidate, _LeftOut],
-    folds: Sequence[tuple[np.ndarray, FittedPairs, int]],
-    groups: np.ndarray,
-    not_tried: str,
+    measure: Callable[[Candidate], _LeftOut], tried: dict[Candidate, _LeftOut], groups: np.ndarray, not_tried: str
 ) -> Choice:
     """Return the rotation or, if the models are related, the best one near the identity."""
     table = np.stack([one.hits() for one in tried.values()])
@@ -415,7 +413,7 @@ def _among_rotations(
     better = lead > 2 * error or (lead >= 0 and float(nearer.mean()) > 2 * _error(nearer, labels))
     same = len(tried) > 1 and table[1].mean() >= RELATED_FIND
     if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
-        tried |= {candidate: _LeftOut(X, Y, candidate, folds) for candidate in RELATED if candidate not in tried}
+        tried |= {candidate: measure(candidate) for candidate in RELATED if candidate not in tried}
         kept = list(tried) if same else list(tried)[1:]
         chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         table = np.stack([one.hits() for one in tried.values()])

@@ -326,9 +326,7 @@ def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, n
     n, names = tables.n, len(tables.ids[tables.query_modality])
 
     def draw(most: int) -> np.ndarray:
-        return (
-            np.arange(n) if n <= most else np.sort(np.random.default_rng(random_state).choice(n, most, replace=False))
-        )
+        return np.sort(np.random.default_rng(random_state).choice(n, min(n, most), replace=False))
 
     return draw(MOST_COMPARED), draw(max(MOST_COMPARED, MOST_ASSIGNED // names))
 
@@ -357,8 +355,8 @@ def near_duplicates(tables: PairedTables) -> np.ndarray:
     n, stored = tables.n, tables.store_modality
     k, own = min(_SCALE, n - 2), np.arange(n)
     links = []
-    for side in (tables.source, tables.target) if k >= 2 else ():
-        if stored in side:
+    for side in (tables.source, tables.target):
+        if stored in side and k >= 2:
             rows = normalize_rows(side[stored])
             near = nearest(rows, k, rows, left_out=own)
             apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
@@ -416,10 +414,10 @@ def split_anchors(
     stored = "image" if "image" in source else next(iter(source), "image")
     sides, names = (dict(source), dict(target)), {}
     for kind in [stored] if apart and stored in source else source:
-        names[kind] = id_texts(source[kind].ids)
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
-            sides[0][kind], sides[1][kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
+            sides[0][kind], sides[1][kind] = pairs.source, pairs.target
+        names[kind] = id_texts(sides[0][kind].ids)
     common = names.get(stored, np.empty(0, dtype=object))
     for other in names.values():
         common = common[is_in(common, other)]
@@ -447,14 +445,13 @@ def split_anchors(
         )
     else:
         heldout = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
-    parts = []
-    for ids in (common[~is_in(common, heldout)], heldout):
+
+    def part(ids: np.ndarray) -> Sides:
         take = {kind: is_in(own, ids) for kind, own in names.items()}
-        one, two = (
-            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()} for side in sides
-        )
-        parts.append((one, two))
-    return parts[0], parts[1]
+        old, new = ({k: rows.take(take[k]) if k in take else rows for k, rows in side.items()} for side in sides)
+        return old, new
+
+    return part(common[~is_in(common, heldout)]), part(heldout)
 
 
 def split_texts(
@@ -522,13 +519,13 @@ class Design:
         texts, relevant, names = (None,) * 3
         if text_queries is not None:
             *texts, names = _join_texts(text_queries, anchors)
+            kept = np.arange(len(names))
             if qrels is not None:
                 relevant = _relevant(text_keys(qrels), names, scored.ids[scored.store_modality])
-                kept = relevant.any(axis=1)
-                relevant, names = relevant[kept], names[kept]
-                texts = [None if side is None else side[kept] for side in texts]
-            relevant = None if relevant is None else relevant[:_MOST_TEXTS]
-            texts, names = [None if side is None else side[:_MOST_TEXTS] for side in texts], names[:_MOST_TEXTS]
+                kept = np.flatnonzero(relevant.any(axis=1))
+                relevant = relevant[kept[:_MOST_TEXTS]]
+            kept = kept[:_MOST_TEXTS]
+            texts, names = [None if side is None else side[kept] for side in texts], names[kept]
             if len(names) < _FEWEST_QUERIES:
                 raise InputError(
                     f"Too few: got {len(names)} text queries{'' if qrels is None else ' with a relevant item'}, and "
@@ -571,18 +568,18 @@ class Design:
     def measured(self) -> dict[str, str]:
         """Return in words on which rows and queries everything is measured, and a digest of the ids of these rows."""
         items, search = self.items, self.items.searches[-1]
-        named = "" if items.tables.store_modality == UNNAMED else f"{items.tables.store_modality} "
-        rows = f"{len(search.rows):,} {named}rows"
-        rows += ", held out" if self.heldout else ", the anchors, each by maps that were not fitted on it"
-        names = {"items": "the rows themselves", "captions": f"{search.modality} rows of the same items"}
-        names["classes"] = f"{len(search.queries):,} {search.modality} rows, one a class"
-        queries = names.get(search.role, f"{len(search.queries):,} {search.modality} rows of other items")
-        ids = "\n".join(sorted(items.tables.ids[items.tables.store_modality][search.rows].tolist()))
-        known = items.seen and search.role in ("classes", "apart")
+        stored, modality, count = items.tables.store_modality, search.modality, len(search.queries)
+        how = "held out" if self.heldout else "the anchors, each by maps that were not fitted on it"
+        ids = "\n".join(sorted(items.tables.ids[stored][search.rows].tolist()))
         return {
-            "rows": rows,
-            "queries": queries,
-            "queries_are": "seen" if known else "unseen",
+            "rows": f"{len(search.rows):,} {'' if stored == UNNAMED else f'{stored} '}rows, {how}",
+            "queries": {
+                "items": "the rows themselves",
+                "captions": f"{modality} rows of the same items",
+                "classes": f"{count:,} {modality} rows, one a class",
+                "apart": f"{count:,} {modality} rows of other items",
+            }[search.role],
+            "queries_are": "seen" if items.seen and search.role in ("classes", "apart") else "unseen",
             "digest": sha256(ids.encode()).hexdigest(),
         }
 

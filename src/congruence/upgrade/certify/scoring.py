@@ -414,13 +414,12 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
     judges: dict[str, np.ndarray] = {}
     found: dict[str, Hits] = {}
     for search in items.searches:
-        if items.judged:
-            judges[search.name] = similarities("re-embed", items, search)
-            found |= read(items, search, "re-embed", judges[search.name], None)
-        for strategy in ("keep", "leave"):
-            if strategy in search.strategies and (strategy == "keep" or items.same_width):
-                near = similarities(strategy, items, search)
-                found |= read(items, search, strategy, near, judges.get(search.name))
+        ways = {"re-embed": items.judged, "keep": "keep" in search.strategies, "leave": items.same_width}
+        for strategy in (way for way in ways if ways[way]):
+            near = similarities(strategy, items, search)
+            found |= read(items, search, strategy, near, judges.get(search.name))
+            if strategy == "re-embed":
+                judges[search.name] = near
     return judges, found
 
 
@@ -547,8 +546,7 @@ def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int
 
 def _by_fold(folds: Folds, hits: Hits) -> list[float]:
     """Return the mean score of each fold; rows that are no anchors are divided as well."""
-    rows = cast("np.ndarray", hits.rows)
-    part = folds_of(folds, hits.modality, rows)
+    part = folds_of(folds, hits.modality, cast("np.ndarray", hits.rows))
     part = np.where(part < 0, np.arange(len(part)) % FOLDS, part)
     return [hits.score[part == k].mean() for k in np.unique(part)]
 
@@ -567,23 +565,20 @@ def show_searches(items: EvaluationSet, measured: Measured, random_state: int) -
     """Return some searches with what each store finds first: those that mapping changes most, and random ones."""
     search, tables = items.searches[-1], items.tables
     assert measured.lists is not None
-    known = [name for name in ("keep", "re-embed") if (name in search.strategies if name == "keep" else items.judged)]
-    lists = {name: _first(items, search, similarities(name, items, search)) for name in known}
-    lists = {"stored": measured.lists, **lists}
+    known = {"keep": "keep" in search.strategies, "stored": False, "re-embed": items.judged}
+    lists = {name: _first(items, search, similarities(name, items, search)) for name in known if known[name]}
+    lists["stored"] = measured.lists
     order = np.random.default_rng([random_state, 5]).permutation(len(search.queries))
     changed = order[:0]
     if "re-embed" in lists:
-        kept = [
-            len(set(a) & set(b))
-            for a, b in zip(*(lists[name].tolist() for name in ("stored", "re-embed")), strict=True)
-        ]
-        changed = order[np.argsort(np.array(kept)[order], kind="stable")][: EXAMPLES // 2]
+        kept = (lists["stored"][:, :, None] == lists["re-embed"][:, None]).any(axis=2).sum(axis=1)
+        changed = order[np.argsort(kept[order], kind="stable")][: EXAMPLES // 2]
     chosen = [*changed, *order[~np.isin(order, changed)]][:EXAMPLES]
     names = tables.ids[tables.store_modality]
     asked = items.names if search.role == "apart" else tables.ids[search.modality][search.queries]
     found = []
     for k in chosen:
-        here = {name: lists[name][k] for name in ("keep", "stored", "re-embed") if name in lists}
+        here = {name: lists[name][k] for name in known if name in lists}
         rows = np.unique(np.concatenate(list(here.values())))
         right = _right(items, search, k, rows)
         wanted = rows[right] if right is not None else here.get("re-embed", rows[:0])
@@ -619,22 +614,18 @@ def measure_controls(
     for search in items.searches if items.judged else ():
         k, own = items.list_length(len(search.rows)), search.role == "items"
         there = rotation.for_modality(stored)
-        d_source, d_target = rotation.rotation_.shape
-        turn = random_rotation(d_source, d_target, random_state=random_state)
+        turn = random_rotation(*rotation.rotation_.shape, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
-        queries = unit_rows(search.target, None, search.queries)
-        near = queries @ unit_rows(store, None, search.rows).T
+        near = unit_rows(search.target, None, search.queries) @ unit_rows(store, None, search.rows).T
         chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, hubness), k, own)
         found = compare_lists(near, judge, k, search.role, hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
-    for name in tables.source:
-        if name not in tables.target:
-            continue
-        source, target = tables.source[name], tables.target[name]
-        known = cosine_controls(model.to_target(name), source, target, random_state=random_state)
+    for name in (name for name in tables.source if name in tables.target):
+        sides_of = tables.source[name], tables.target[name]
+        known = cosine_controls(model.to_target(name), *sides_of, random_state=random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
     return out
 
