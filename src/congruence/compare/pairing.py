@@ -16,7 +16,7 @@ import numpy as np
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
-from congruence.compare.sequence import Step, find_partners, sample_rows
+from congruence.compare.sequence import Step, assign, find_partners, sample_rows, whiten
 from congruence.embeddings import in_order
 from congruence.errors import DuplicateWarning, PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
@@ -484,9 +484,6 @@ def _would_detect(
 #: searched.
 _BLOCK, _CANDIDATES = 250, 300
 
-#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
-_RIDGE = 3.0
-
 #: Degrees of freedom of the tails: true pairs include outliers, while wrong pairs are nearly normal.
 _TRUE_TAIL, _WRONG_TAIL = 5, 30
 
@@ -526,7 +523,7 @@ class Agreement:
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
-        (self.x, x_variance), (self.y, y_variance) = _whitened(X), _whitened(Y)
+        (self.x, x_variance), (self.y, y_variance) = whiten(X), whiten(Y)
         self.n = n = len(X)
         self.x_own, self.y_own = (np.einsum("ij,ij->i", z, z) for z in (self.x, self.y))
         self.x_size, self.y_size = _sizes(self.x, self.x_own, x_variance), _sizes(self.y, self.y_own, y_variance)
@@ -565,16 +562,6 @@ class Agreement:
         return inner
 
 
-def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return principal coordinates of about the same variance, and the sum of squares of each."""
-    Z = Z - Z.mean(axis=0)
-    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
-    values = np.maximum(values, 0)
-    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
-    shrunk = values + (ridge or 1.0)
-    return Z @ (vectors / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
-
-
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the norm of each row of the Gram matrix about its mean, without the diagonal."""
     squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
@@ -605,24 +592,15 @@ def _exchanged(agreement: Agreement) -> np.ndarray:
     # Above the median, more evidence cannot make a pair less likely to be true, although the density decreases there.
     table = np.minimum(agreement.among(rows), center)
     ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
-    gain = ratio - np.diag(ratio)[:, None] - np.log(n)
-    np.fill_diagonal(gain, 0)
-    probability = np.zeros(n)
-    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the sum of the best of each row
-        return probability
-    from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
-    from scipy.special import expit
-
-    partner = linear_sum_assignment(gain, maximize=True)[1]
-    gains = gain[np.arange(len(rows)), partner]
-    if gains.sum() < _EXCHANGED:
-        return probability
-    for first in np.flatnonzero(partner != np.arange(len(rows))):
+    own, probability = np.arange(len(rows)), np.zeros(n)
+    partner = assign(ratio, np.log(n), _EXCHANGED)
+    gains = np.where(partner == own, 0.0, ratio[own, partner] - np.diag(ratio) - np.log(n))
+    for first in np.flatnonzero(partner != own) if gains.sum() >= _EXCHANGED else ():
         if probability[rows[first]] == 0:
             cycle = [first]
             while partner[cycle[-1]] != first:
                 cycle.append(partner[cycle[-1]])
-            probability[rows[cycle]] = expit(gains[cycle].sum())
+            probability[rows[cycle]] = 1 / (1 + np.exp(-gains[cycle].sum()))
     return probability
 
 

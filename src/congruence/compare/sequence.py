@@ -22,7 +22,7 @@ _ROWS, _STRETCHES = 2000, 8
 #: Coordinates by which lags are chosen to be tried.
 _WIDTH = 48
 
-#: Ridge of the whitening, in mean eigenvalues, so that rows of one class are told apart as well.
+#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
 _RIDGE = 3.0
 
 #: What a change of the lag costs, and what an exchange may cost each row, in standard deviations of the cosines of rows
@@ -76,7 +76,7 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     given pairing by the other coordinates, whose noise is uncorrelated with these.
     """
     rows = sample_rows(len(X))
-    A, B = _whitened(X[rows]), _whitened(Y[rows])
+    A, B = whiten(X[rows])[0], whiten(Y[rows])[0]
     own, items = np.arange(len(rows)), items[rows]
     given = _evidence(A, B, own)
     states, starts = _likely(A, B)
@@ -103,13 +103,13 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     return [], moved, doubt > _DOUBT and _nearest(given, items)
 
 
-def _whitened(Z: np.ndarray) -> np.ndarray:
-    """Return principal coordinates of about the same variance, the leading ones first."""
+def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return principal coordinates of about the same variance, the leading ones first, and the squared norm of each."""
     Z = Z - Z.mean(axis=0)
-    values, vectors = np.linalg.eigh(Z.T @ Z)
+    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values[::-1], 0)
-    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
-    return np.asarray(Z @ (vectors[:, ::-1] / np.sqrt(values + (ridge or 1.0))))
+    shrunk = values + (_RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1]) or 1.0)
+    return Z @ (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
 
 
 def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -275,7 +275,7 @@ def _exchanges(A: np.ndarray, B: np.ndarray, given: np.ndarray, items: np.ndarra
     own = np.arange(len(A))
     best, found, moved = _LEVEL / len(_PRICES), 0.0, own
     for price in _PRICES:
-        partner = _assigned(given[0], price)
+        partner = assign(given[0], price)
         if (partner == own).all():
             break  # a higher price moves nothing either
         chance = _chance(given[1], partner, A, items, exchanged=True)
@@ -286,22 +286,24 @@ def _exchanges(A: np.ndarray, B: np.ndarray, given: np.ndarray, items: np.ndarra
     # Maps of few pairs err alike on rows of one class, by even and by odd coordinates. Fitted on such exchanges they
     # find others.
     table = (given + _evidence(A, B, moved)) / 2
-    partner = _assigned(table[0], found)
+    partner = assign(table[0], found)
     kept = np.count_nonzero((partner == moved) & (moved != own))
     if kept < _KEPT * np.count_nonzero(moved != own) or not _holds(A, B, partner, items, exchanged=True):
         return np.empty((0, 2), int)
     table = (given + _evidence(A, B, partner)) / 2
-    partner = _assigned((table[0] + table[1]) / np.sqrt(2), found)
+    partner = assign((table[0] + table[1]) / np.sqrt(2), found)
     rows_moved = np.flatnonzero((partner != own) & (items != items[partner]))
     return np.column_stack([rows[rows_moved], rows[partner[rows_moved]]])
 
 
-def _assigned(table: np.ndarray, price: float) -> np.ndarray:
-    """Return the partners (m,) with the largest sum over rows, less ``price`` for each other than the given one."""
+def assign(table: np.ndarray, price: float, least: float = 0.0) -> np.ndarray:
+    """Return the partners (m,) with the largest sum over rows, less ``price`` for each other than the given one; these
+    if no assignment can gain ``least``.
+    """
     own = np.arange(len(table))
     gain = table - np.diag(table)[:, None] - price
     gain[own, own] = 0.0
-    if not (gain > 0).any():
+    if gain.max(axis=1).sum() <= least:  # no assignment gains more than the sum of the best of each row
         return own
     from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
 
