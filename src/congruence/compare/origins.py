@@ -138,7 +138,8 @@ def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequen
                     found[part][use] = values
                 if ids is not None:
                     odd = np.flatnonzero(found["strange"])
-                    id_of |= dict(zip((odd + n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
+                    some = ids.take(odd) if hasattr(ids, "type") else ids[odd]  # Arrow takes no array as an index
+                    id_of |= dict(zip((odd + n).tolist(), id_texts(some).tolist(), strict=True))
         parts.append(found)
         n += len(X)
     if not n:
@@ -215,10 +216,6 @@ def _scan(rows: RowsLike | Source) -> Iterator[tuple[pa.Array | np.ndarray | Non
         X = as_embeddings(rows, "rows", allow_zero_rows=True).vectors
     for part in blocks(len(X), 32 * X.shape[1]):
         yield None if ids is None else ids[part], X[part]
-
-
-def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
-    return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class Candidate:
     method: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    def chosen(self, evidence: str, *facts: Any, **others: Any) -> Choice:
+        """Return the choice of this map; the arguments are the fields of ``Choice`` after its name and parameters."""
+        return Choice(self.name, self.method, dict(self.parameters), evidence, *facts, **others)
+
 
 ROTATION = Candidate("rotation about the means", "orthogonal")
 
@@ -308,7 +312,7 @@ def choose_map(
         check_choice(fixed.get("shrinkage", "auto"), SHRINKAGES, "shrinkage")
         given = Candidate("rotation as given", "orthogonal", fixed)
         evidence = "its parameters were given, so nothing was compared"
-        return Choice(given.name, given.method, fixed, evidence, measure_quality(X, Y, given, groups))
+        return given.chosen(evidence, measure_quality(X, Y, given, groups))
     same_width, narrow = X.shape[1] == Y.shape[1], min(X.shape[1], Y.shape[1])
     least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
     X, Y = in_span(X, Y) if same_width else (*in_span(X), *in_span(Y))
@@ -323,9 +327,8 @@ def choose_map(
             same = measure(UNMAPPED)
             if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= RELATED_COSINE:
                 evidence = f"unmapped rows of {different} different pairs resemble each other"
-                name, parameters = UNMAPPED.name, dict(UNMAPPED.parameters)
-                return Choice(name, UNMAPPED.method, parameters, evidence, same.quality, not_tried=not_tried)
-        return Choice(ROTATION.name, ROTATION.method, {}, evidence, found.quality, not_tried=not_tried)
+                return UNMAPPED.chosen(evidence, same.quality, not_tried=not_tried)
+        return ROTATION.chosen(evidence, found.quality, not_tried=not_tried)
     tried = {ROTATION: found}
     if same_width:
         tried |= {candidate: measure(candidate) for candidate in (UNMAPPED, NEAR)}
@@ -419,21 +422,11 @@ def _among_rotations(
         table = np.stack([one.hits() for one in tried.values()])
         ahead = table[list(tried).index(chosen)] - table[0]
         lead, error = float(ahead.mean()), _error(ahead, labels)
-    return Choice(
-        chosen.name,
-        chosen.method,
-        dict(chosen.parameters),
-        "pairs" if len(tried) > 1 else "nothing to compare",
-        tried[chosen].quality,
-        "share found",
-        len(labels),
-        MEASURED_FOLDS,
-        1,
-        lead if chosen is not ROTATION else 0.0,
-        error if chosen is not ROTATION else 0.0,
-        _records(list(tried), table, int(np.argmax(table.mean(axis=1))), labels) if len(tried) > 1 else [],
-        not_tried,
-    )
+    if chosen is ROTATION:
+        lead = error = 0.0
+    scores = _records(list(tried), table, int(np.argmax(table.mean(axis=1))), labels) if len(tried) > 1 else []
+    facts = "share found", len(labels), MEASURED_FOLDS, 1, lead, error, scores, not_tried
+    return chosen.chosen("pairs" if len(tried) > 1 else "nothing to compare", tried[chosen].quality, *facts)
 
 
 def _error(difference: np.ndarray, labels: np.ndarray) -> float:
@@ -478,10 +471,7 @@ def _compare_by_retrieval(
     mean, labels = table.mean(axis=1), np.unique(groups[scored], return_inverse=True)[1]
     tried = _records(candidates, table, int(np.argmax(mean)), labels)
     chosen = next(k for k, one in enumerate(tried) if one["behind"] <= max(one["error"], WORTH))
-    return Choice(
-        candidates[chosen].name,
-        candidates[chosen].method,
-        dict(candidates[chosen].parameters),
+    return candidates[chosen].chosen(
         "pairs",
         measure="mean reciprocal rank",
         n_pairs=int(scored.sum()),

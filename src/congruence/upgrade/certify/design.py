@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -304,21 +304,19 @@ class EvaluationSet:
         """Return the items, and texts whose means a map knows, with the rows of a model in coordinates of their span;
         products of rows of different models are lost.
         """
-        tables: list[dict[str, np.ndarray]] = []
-        beside: list[list[np.ndarray]] = []
-        given = (None, None) if others is None else (others.source, others.target)
+        moved: list[Any] = []
+        means = (None, None) if others is None else (others.source, others.target)
         for side, *more in zip(
-            (self.tables.source, self.tables.target), self.texts or (None, None), given, strict=True
+            (self.tables.source, self.tables.target), self.texts or (None, None), means, strict=True
         ):
-            extra = [rows for rows in more if rows is not None]
-            span = in_span(*side.values(), *extra)
-            tables.append(dict(zip(side, span, strict=False)))
-            rest = iter(span[len(side) :])
-            beside.append([None if rows is None else next(rest) for rows in more])
-        moved = replace(self.tables, source=tables[0], target=tables[1])
-        texts = None if self.texts is None else (beside[0][0], beside[1][0])
-        items = replace(self, tables=moved, texts=texts)
-        return items, None if others is None else replace(others, source=beside[0][1], target=beside[1][1])
+            span = iter(in_span(*side.values(), *(rows for rows in more if rows is not None)))
+            moved.append(
+                [{name: next(span) for name in side}, *(None if rows is None else next(span) for rows in more)]
+            )
+        (old, *old_rows), (new, *new_rows) = moved
+        texts = None if self.texts is None else (old_rows[0], new_rows[0])
+        items = replace(self, tables=replace(self.tables, source=old, target=new), texts=texts)
+        return items, None if others is None else replace(others, source=old_rows[1], target=new_rows[1])
 
 
 def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, np.ndarray]:
@@ -331,20 +329,14 @@ def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, n
     return draw(MOST_COMPARED), draw(max(MOST_COMPARED, MOST_ASSIGNED // names))
 
 
-#: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
-#: dimensions or more have no such neighbors: the first of ten stands at 10^(−1/4) = 0.56 of the tenth's distance there.
-_NEAR = 0.5
-
 _SCALE = 10  # the neighbor whose distance sets the scale: groups up to this size are found
 
-#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a
-#: larger cluster are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the
-#: rows are dense, its 5 % quantile.
-_DENSE = 0.7
-_QUANTILE = 0.05
+#: Near-duplicates are nearer than the first share of that distance, as the first of ten neighbors is not in four
+#: dimensions or more (10^(−1/4) = .56); and than the second share of it where rows are dense, its 5 % quantile, since
+#: members of a small, tight cluster are far from all other rows as well.
+_NEAR, _DENSE, _QUANTILE = 0.5, 0.7, 0.05
 
-#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense
-#: the others are.
+#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of density.
 _COPIES = 0.1
 
 _LARGEST = 0.25  # A group larger than this share of the rows says that the scale is wrong, not that the rows are copies

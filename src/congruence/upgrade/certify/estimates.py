@@ -17,9 +17,7 @@ from congruence.upgrade.progressive.meter import Estimate
 if TYPE_CHECKING:
     from congruence.upgrade.certify.design import EvaluationSet
 
-#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
-#: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
-#: ``benchmarks/certify_calibration.py``.
+#: Factor by which intervals of ratios are wider than the spread of the items: maps of different folds share anchors.
 WIDER = 1.05
 
 
@@ -209,8 +207,7 @@ class Measured:
 
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
-#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
-#: further anchors brought (docs/certify.md).
+#: the square of that. Slower laws predicted larger gains than further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
 SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: a few noisy points hardly determine how to extrapolate
@@ -233,8 +230,6 @@ class LearningCurve:
     ) -> LearningCurve:
         """Fit the power law by least squares, with larger weights for larger sizes."""
         mean = scores.mean(axis=0)
-        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
-        # sizes misses the last rise.
         weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in exponents:

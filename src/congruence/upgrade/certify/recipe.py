@@ -117,9 +117,10 @@ class MapRecipe:
             return choose_map(X, Y, single_modality=self.single_modality, **options)
         kind, default = CERTIFIED[self.method]
         name = kind + (f" with {_listed(self.parameters)}" if self.parameters else default)
-        quality = measure_quality(X, Y, Candidate(name, self.method, self.parameters))
+        candidate = Candidate(name, self.method, self.parameters)
+        quality = measure_quality(X, Y, candidate)
         evidence = f"method={self.method!r} was given, so nothing was compared"
-        return Choice(name, self.method, dict(self.parameters), evidence, quality)
+        return candidate.chosen(evidence, quality)
 
     def fit(
         self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None, others: Others | None = None

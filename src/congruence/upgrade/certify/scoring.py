@@ -43,9 +43,8 @@ SIZES = (1, 2, 3, FOLDS - 4, FOLDS - 2)
 #: the last two sizes differ by.
 AHEAD = (1 / SIZES[-1] - 1 / FOLDS) / (1 / SIZES[-2] - 1 / SIZES[-1])
 
-#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share
-#: anchors, so their errors do not average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same
-#: simulation.
+#: Deviation of a cross-validated mean of cosines or overlaps, to that of its items: folds share anchors (Bates, Hastie
+#: and Tibshirani 2023).
 SHARED_FOLDS = 1.2
 
 #: Largest number of held-out rows on which a curve is measured; all of them determine its level afterwards
@@ -93,9 +92,8 @@ def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray
     return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
 
 
-#: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
-#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth
-#: between.
+#: Share of an item's pull that enters its influence: jackknife pseudo-values (1) count the interplay of two items twice
+#: (Efron and Stein 1981), bare hits (0) not at all.
 PULL = 0.6
 
 

@@ -77,9 +77,7 @@ class Criteria(PlainData):
         for name in ("retention", "worth", "tie"):
             check_positive(getattr(self, name), name, zero=name != "retention")
         if self.retention > 1:
-            raise ParameterError(
-                f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
-            )
+            raise ParameterError(f"Got `retention={self.retention}`; expected at most 1.", "Pass `retention=0.9`.")
 
 
 @dataclass(frozen=True)
@@ -239,14 +237,10 @@ def _more(
         n = round(curve.n * multiple)
         gains = np.resize([one.at(n) - one.at(one.n) for one in curves], draws)
         if max(_shares(resample(multiple, gains)).values()) >= SURE:
-            return _rounded(n - curve.n)
+            more = max(n - curve.n, 1)
+            step = 10 ** max(0, int(np.log10(more)) - 1)  # two digits, rounded up: more would suggest false precision
+            return -(-more // step) * step
     return None
-
-
-def _rounded(more: int) -> int:
-    """Round up to two significant digits: more would suggest false precision."""
-    step = 10 ** max(0, int(np.log10(max(more, 1))) - 1)
-    return -(-max(more, 1) // step) * step
 
 
 #: Headline and reason of each action; "keep" has one reason for each kind of evidence.
