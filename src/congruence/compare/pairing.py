@@ -288,16 +288,16 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
         near = _copy_distance(apart)
         alike.append(apart <= near * _NEAR / _COPY)
         copies.append(apart <= near)
-    counts = [len(np.unique(_leaders(near))) for near in (*copies, copies[0] & copies[1])]
+    counts = [len(np.unique(_leaders(each))) for each in (*copies, copies[0] & copies[1])]
     equal = np.arange(n)
     if n > len(rows):
         sides = [equal_rows(side.rows) for side in (source, target)]
         first, inverse = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
         equal = first[inverse.reshape(-1)]
     labels = []
-    for near in (alike, copies):
+    for one, two in (alike, copies):
         label = equal.copy()
-        label[rows] = rows[_leaders(near[0] & near[1])]
+        label[rows] = rows[_leaders(one & two)]
         labels.append(label)
     old, new, pairs = (_extrapolated(count, len(rows), n) for count in counts)
     return labels[0], labels[1], (old, new, pairs)

@@ -85,8 +85,8 @@ def in_span(*tables: np.ndarray, most: float = 0.8) -> list[np.ndarray]:
     first, labels = np.unique(equal_rows(rows), return_index=True, return_inverse=True)[1:]
     if len(first) > most * rows.shape[1]:
         return list(tables)
-    span = np.ascontiguousarray(np.linalg.qr(rows[first].T.astype(np.float64), mode="r").T)[labels]
-    return np.split(span, np.cumsum([len(table) for table in tables])[:-1])
+    triangle: Any = np.linalg.qr(rows[first].T.astype(np.float64), mode="r")
+    return np.split(np.ascontiguousarray(triangle.T)[labels], np.cumsum([len(table) for table in tables])[:-1])
 
 
 class FittedPairs:

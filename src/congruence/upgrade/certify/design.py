@@ -360,7 +360,7 @@ def near_duplicates(tables: PairedTables) -> np.ndarray:
         return own
     a, b = (np.concatenate(ends) for ends in zip(*links, strict=True))
     group = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)[1]
-    return own if np.bincount(group).max() > max(_LARGEST * n, 2) else group
+    return own if np.bincount(group).max() > max(_LARGEST * n, 4) else group
 
 
 def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:

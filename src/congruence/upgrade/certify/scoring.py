@@ -612,7 +612,8 @@ def measure_controls(
     for search in items.searches if items.judged else ():
         k, own = items.list_length(len(search.rows)), search.role == "items"
         there = rotation.for_modality(stored)
-        turn = random_rotation(*rotation.rotation_.shape, random_state=random_state)
+        d_source, d_target = rotation.rotation_.shape
+        turn = random_rotation(d_source, d_target, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
         near = unit_rows(search.target, None, search.queries) @ unit_rows(store, None, search.rows).T
