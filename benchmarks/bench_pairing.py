@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
+import right_link
 from common import arguments, write_json
 from congruence import OrthogonalMap
+from congruence.compare import pairing, sequence
 from congruence.compare.pairing import Agreement, check_pairing
 from congruence.datasets import load_sample
 from congruence.synthetic import rigid_problem
 
 TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
-PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "time")
+PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "exchanged", "time")
 KINDS = ("text-text", "image-text", "image-text, two models", "COCO image-text")
 TEXT_TEXT = KINDS[0]
 #: Numbers of pairs, and of wrong pairs among them.
@@ -69,6 +71,8 @@ def main() -> None:
         found["shuffled"] = _states("all shuffled", draws)
     if "unseen" in chosen:
         found["unseen"] = _unseen(options.data, options.fits, options.seed)
+    if "exchanged" in chosen:
+        found["exchanged"] = _possible(options.data)
     if "time" in chosen:
         found["time"] = _time()
     write_json(options, found)
@@ -202,6 +206,24 @@ def _others(folder):
         f"sample {kind}-{kind}": (np.asarray(sample.source[kind]), np.asarray(sample.target[kind]))
         for kind in ("image", "text")
     }
+
+
+def _possible(folder, rounds=2):
+    """Count the exchanges of right_link.py that a test finds which knows the right pairs and which rows were moved."""
+    found = {}
+    for kind, make in right_link.WRONG.items():
+        for name, (X, Y, labels) in right_link.models(folder, "show").items() if "exchanged with" in kind else ():
+            for k in range(rounds):
+                A, B, moved, right = make(X, Y, labels, np.random.default_rng([1, k, *map(ord, name + kind)]))
+                rng = np.random.default_rng(0)
+                sides = [sequence.whiten(pairing._CenteredRows.of(Z, rng).rows)[0] for Z in (A, B)]
+                table = sequence._evidence(*sides, right).sum(axis=0)
+                rows = np.flatnonzero(moved)
+                lead = table[rows, right[rows]] - table[rows, rows]
+                found.setdefault(kind, []).append(sequence._tail(lead, len(rows) / 2) < sequence._LEVEL)
+    for kind, each in found.items():
+        print(f"{kind}: {sum(each)} of {len(each)} could be found")
+    return {kind: [int(sum(each)), len(each)] for kind, each in found.items()}
 
 
 def _time():

@@ -27,9 +27,10 @@ import numpy as np
 from common import arguments, arrays, write_json
 from congruence import Embeddings
 from congruence.datasets import load_sample
+from congruence.errors import TooFewAnchorsError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.design import Design, EvaluationSet, make_tables
+from congruence.upgrade.certify.design import Design, EvaluationSet, draw_samples, make_tables
 from congruence.upgrade.certify.mixed import measure_mixed, reached
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import score_heldout
@@ -248,8 +249,8 @@ def inside(ends: tuple[float, float, float]) -> bool:
     return low - 1e-9 <= true <= high + 1e-9
 
 
-def examine(kind: str, seed: int, folder: str) -> dict[str, Any]:
-    """Certify a case, and measure the truth on other rows."""
+def examine(kind: str, seed: int, folder: str) -> dict[str, Any] | None:
+    """Certify a case, and measure the truth on other rows; None if `certify` answers "too few"."""
     warnings.simplefilter("ignore")
     started = time.process_time()
     case, rows, others = real(folder, seed) if kind == "real" else simulated(kind, seed)
@@ -257,7 +258,10 @@ def examine(kind: str, seed: int, folder: str) -> dict[str, Any]:
     thresholds = Criteria(retention=float(rng.choice([0.8, 0.9, 0.95])))
     old, new, labels = case.part(rows)
     clock = time.process_time()
-    said = certify(old, new, labels=labels, thresholds=thresholds, random_state=seed)
+    try:
+        said = certify(old, new, labels=labels, thresholds=thresholds, random_state=seed)
+    except TooFewAnchorsError:  # most of few items are near-duplicates: an answer, and nothing to count
+        return None
     seconds = time.process_time() - clock
     design = Design.of(old, new, None, None, labels, None, None, "auto", 10, None, seed)
     recipe = MapRecipe(design.fitted, random_state=seed)
@@ -268,7 +272,8 @@ def examine(kind: str, seed: int, folder: str) -> dict[str, Any]:
     truth, stores = defaultdict(list), []
     for start in range(0, len(others) - case.n + 1, case.n):
         source, target, classes = case.part(others[start : start + case.n], other=True)
-        items = EvaluationSet(make_tables(source, target, classes, what="queries"), random_state=seed)
+        tables = make_tables(source, target, classes, what="queries")
+        items = EvaluationSet(tables, samples=draw_samples(tables, seed))
         measured = score_heldout(mapping, items)
         for name, scores in measured.scores.items():
             truth[name].append(scores.mean())
@@ -355,7 +360,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         for kind in options.kinds:
             seeds = range(options.seed, options.seed + options.cases)
-            cases = list(pool.map(examine, [kind] * len(seeds), seeds, [options.data] * len(seeds)))
+            found_here = pool.map(examine, [kind] * len(seeds), seeds, [options.data] * len(seeds))
+            cases = [case for case in found_here if case is not None]
             found += cases
             print(f"| {kind} | {summary(cases)} |", flush=True)
             write_json(options, {"cases": found})

@@ -12,8 +12,7 @@ def names(lvis):
     return lvis["text_openai_vitb32"], lvis["text_eva02_b16"]  # sorted by name
 
 
-@pytest.mark.parametrize("lag", [1, -1, 7, -30])
-@pytest.mark.parametrize("n", [100, 600])
+@pytest.mark.parametrize(("lag", "n"), [(1, 100), (-1, 100), (7, 100), (-30, 300)])
 @pytest.mark.parametrize("sort", [True, False])
 def test_a_file_that_is_off_is_found_with_its_lag(names, lag, n, sort):
     X, Y = names
@@ -21,8 +20,6 @@ def test_a_file_that_is_off_is_found_with_its_lag(names, lag, n, sort):
         order = np.random.default_rng(0).permutation(len(X))
         X, Y = X[order], Y[order]
     first = max(lag, 0), max(-lag, 0)
-    if n == 100 and abs(lag) > n // 4:
-        pytest.skip("searched up to a quarter of the rows")
     report = check_pairing(X[first[0] : first[0] + n], Y[first[1] : first[1] + n])
     assert report.state == "shifted"
     assert report.lags[-1][1] == lag
@@ -38,7 +35,11 @@ def test_a_file_that_is_off_is_found_with_its_lag(names, lag, n, sort):
 
 
 @pytest.mark.parametrize(
-    "columns", [("text_openai_vitb32", "text_eva02_b16"), ("image_openai_vitb32_avg5", "text_eva02_b16")]
+    "columns",
+    [
+        ("text_openai_vitb32", "text_eva02_b16"),
+        pytest.param(("image_openai_vitb32_avg5", "text_eva02_b16"), marks=pytest.mark.long),
+    ],
 )
 def test_a_row_lost_on_each_side(lvis, columns):
     X, Y = (lvis[name][:601] for name in columns)
@@ -83,7 +84,7 @@ def make(kind, X, Y, rng, n):
 
 @pytest.mark.parametrize("kind", ["plain", "copies", "near copies", "six items", "noisy", "periodic"])
 def test_true_pairs_in_any_order_are_not_accused(names, kind):
-    for seed in range(4):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         start = int(rng.integers(0, 700))
         X, Y = make(kind, *(Z[start:] for Z in names), rng, int(rng.choice([60, 150, 400])))
@@ -121,7 +122,7 @@ def other_order(kind, n, Y):
 @pytest.mark.parametrize("kind", ["first half reversed", "blocks exchanged", "neighbors exchanged"])
 @pytest.mark.parametrize("sort", [True, False])
 def test_half_wrong_files_are_found_and_put_right(names, kind, sort):
-    n, (X, Y) = 600, names
+    n, (X, Y) = 400, names
     if not sort:
         order = np.random.default_rng(0).permutation(len(X))
         X, Y = X[order], Y[order]
@@ -146,4 +147,26 @@ def test_copies_of_few_items_are_too_few_and_counted(names):
     assert "6 pairs" in report.sentence
     with pytest.warns(DuplicateWarning, match="about 6 are distinct"), pytest.raises(UnpairedError):
         warn_pairing(report, strict=True)
-    assert check_pairing(*(Z[:600] for Z in names)).distinct[2] == 600
+    assert check_pairing(*(Z[:200] for Z in names)).distinct[2] == 200
+
+
+@pytest.mark.parametrize("kind", ["grid", "uniform"])
+def test_items_of_two_dimensions_are_no_copies(kind):
+    """Neighbors on a grid are nearer than copies of other items are, and as far from each other as all neighbors."""
+    rng = np.random.default_rng(0)
+    plane = np.stack(np.divmod(np.arange(400.0), 20), axis=1) if kind == "grid" else 20 * rng.random((400, 2))
+    X = np.hstack([plane, np.zeros((400, 14))]) + 0.01 * rng.standard_normal((400, 16))
+    Y = X @ np.linalg.qr(rng.standard_normal((16, 16)))[0]
+    assert min(check_pairing(X, Y, permutations=99).distinct) >= 360
+    twice = [np.repeat(Z[:200], 2, axis=0) for Z in (X, Y)]
+    assert 190 <= min(check_pairing(*twice, permutations=99).distinct) <= 200
+
+
+def test_a_lag_that_is_likely_but_not_sure_is_no_yes(shared):
+    """A third of photos and captions exchanged as blocks: at least "cannot tell", and not "paired"."""
+    with np.load(shared("coco500_openai_vitb16.npz"), allow_pickle=False) as data:
+        rows = np.argsort(data["image"][:, 0])
+        X, Y = data["image"][rows], data["text"][rows]
+    order = np.concatenate([np.arange(150, 210), np.arange(150), np.arange(210, 500)])
+    assert check_pairing(X, Y).looks_paired
+    assert not check_pairing(X, Y[order]).looks_paired

@@ -184,11 +184,7 @@ def check(
         if verbose:
             print_certificate(certificate)
         else:
-            verdict = certificate.verdict
-            say(f"Verdict: {verdict.headline} ({_agreement(verdict)})")
-            say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-            measured = certificate.measured
-            say(f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).")
+            _say_verdict(certificate)
         if new is not None and not all(side and side[1].model for side in given[0]):
             say(f"Old model: {old}; new model: {new} (as typed: the files do not name both models)")
         say(f"Written to {out}: {', '.join(written)}")
@@ -398,20 +394,22 @@ def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict
     return sides, bundle.classes.get("image")
 
 
+def _say_verdict(certificate: Certificate) -> None:
+    """Print the verdict, its reason, and what it was measured on."""
+    verdict, measured = certificate.verdict, certificate.measured
+    say(f"Verdict: {verdict.headline} ({_agreement(verdict)})")
+    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+    say(f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).")
+
+
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.upgrade.certify import STRATEGIES, name_strategy
 
-    verdict, task, controls, facts = certificate.verdict, certificate.task, certificate.controls, certificate.facts
-    measured = certificate.measured
-    for line in (
-        f"Verdict: {verdict.headline} ({_agreement(verdict)})",
-        f"{verdict.reason[:1].upper()}{verdict.reason[1:]}",
-        f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).",
-        f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}",
-        f"Map: {certificate.choice['name']}; {certificate.how_to_fit}",
-    ):
-        say(line)
+    task, controls, facts = certificate.task, certificate.controls, certificate.facts
+    _say_verdict(certificate)
+    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
     rows = []
     for name, scores in certificate.strategies.items():
@@ -428,10 +426,8 @@ def print_certificate(certificate: Certificate) -> None:
     shown = {f"{name.replace('/', ' ÷ ')}, {task}": _cell(e) for name, e in certificate.retention.items()}
     for modality, e in certificate.cosines.items():
         shown[f"cosine of mapped {modality} and new {modality}"] = _cell(e)
-        for control, meaning in (
-            ("constant", "every row at the new model's mean"),
-            ("random_rotation", "random rotation"),
-        ):
+        meanings = {"constant": "every row at the new model's mean", "random_rotation": "random rotation"}
+        for control, meaning in meanings.items():
             shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
     shown |= {f"{m} variance in directions the anchors cover": f"{c:.1%}" for m, c in certificate.covered.items()}
     shown |= {f"distinct things the {m} anchors show": f"about {n:.0f}" for m, n in certificate.distinct.items()}

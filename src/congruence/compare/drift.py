@@ -74,15 +74,9 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     if changed:
         rotated = np.linalg.norm(W - U, axis=1).max() > tolerance
         kind = "norms" if not rotated else "rotation" if angles <= tolerance / 10 else "model"
-    return CanaryReport(
-        len(X),
-        changed,
-        kind,
-        float((distance > tolerance).mean()),
-        float(distance.max()),
-        float(np.median(distance)),
-        float(angles),
-    )
+    largest, median = float(distance.max()), float(np.median(distance))
+    moved = float((distance > tolerance).mean())
+    return CanaryReport(len(X), changed, kind, moved, largest, median, float(angles))
 
 
 @dataclass(frozen=True)
@@ -189,14 +183,8 @@ class DriftMonitor:
                     self._alarm_at = self.n_seen_
         names = ("norm", "mean", "spread")
         by_score = {name: self._evidence(wealth) for name, wealth in zip(names, self._log_wealth, strict=True)}
-        return DriftReport(
-            self.n_seen_,
-            self._alarm_at is not None,
-            self._alarm_at,
-            self._evidence(self._log_wealth),
-            by_score,
-            -math.log(self.alpha),
-        )
+        evidence, at = self._evidence(self._log_wealth), self._alarm_at
+        return DriftReport(self.n_seen_, at is not None, at, evidence, by_score, -math.log(self.alpha))
 
     def _evidence(self, log_wealth: np.ndarray) -> float:
         """Return the logarithm of the mean over bets, including the share reserved for bets that start later."""

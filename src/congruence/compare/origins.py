@@ -117,10 +117,7 @@ _ROW = np.dtype([("origin", np.int16), ("p", np.float32), ("distance", np.float3
 def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> OriginReport:
     """Examine rows; one that may be of an ``expected`` kind is, unless it is clearly of another."""
     n = width = unit = used = 0
-    not_finite: list[int] = []
-    zero: list[int] = []
-    parts: list[np.ndarray] = []
-    names: list[str] = []
+    not_finite, zero, parts, names = list[int](), list[int](), list[np.ndarray](), list[str]()
     id_of: dict[int, str] = {}
     for ids, block in _scan(rows):
         width = block.shape[1]
@@ -141,7 +138,8 @@ def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequen
                     found[part][use] = values
                 if ids is not None:
                     odd = np.flatnonzero(found["strange"])
-                    id_of |= dict(zip((odd + n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
+                    some = ids.take(odd) if hasattr(ids, "type") else ids[odd]  # Arrow takes no array as an index
+                    id_of |= dict(zip((odd + n).tolist(), id_texts(some).tolist(), strict=True))
         parts.append(found)
         n += len(X)
     if not n:
@@ -152,14 +150,8 @@ def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequen
     odd = np.flatnonzero(examined["strange"] & ((p <= _cut(p, fdr)) | sure))
     odd = odd[np.lexsort((odd, -distance[odd], p[odd]))]
     listed: list[dict[str, Any]] = [
-        {
-            "row": int(row),
-            "id": id_of.get(int(row)),
-            "nearest": names[origin[row]],
-            "p": float(p[row]),
-            "distance": float(distance[row]),
-        }
-        for row in odd
+        {"row": k, "id": id_of.get(k), "nearest": names[origin[k]], "p": float(p[k]), "distance": float(distance[k])}
+        for k in odd.tolist()
     ]
     origin[odd] = -1
     counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
@@ -224,10 +216,6 @@ def _scan(rows: RowsLike | Source) -> Iterator[tuple[pa.Array | np.ndarray | Non
         X = as_embeddings(rows, "rows", allow_zero_rows=True).vectors
     for part in blocks(len(X), 32 * X.shape[1]):
         yield None if ids is None else ids[part], X[part]
-
-
-def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
-    return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict, dataclass
 from math import lgamma, pi
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
-from congruence.compare.sequence import Step, find_partners, sample_rows
+from congruence.compare.sequence import Step, assign, find_partners, sample_rows, whiten
 from congruence.embeddings import in_order
 from congruence.errors import DuplicateWarning, PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
@@ -61,19 +61,13 @@ _LINK = 0.5
 class PairingReport:
     """Result of ``check_pairing``.
 
-    - ``alignment``: Mean cosine of held-out pairs after centering and rotation; ``null_mean``, ``null_sd`` of the same
-      rows paired at random, and ``p_value``, the probability of an alignment at least this good if they are not paired.
-    - ``share_wrong``: Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
-    - ``decided``, ``looks_paired``: Whether there were enough pairs for a conclusion, and whether a link was found
-      (also True if there were too few pairs to test).
-    - ``suspects``, ``suspect_probability``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
-    - ``state``: "paired", "shifted" (the files are out of step), "exchanged" (more than a fifth of the rows resemble
-      others more than their partners), "not paired", "cannot tell" (a link too weak to be detected may exist, only
-      one of the two tests found one, or rows resemble the partners of their neighbors in the file as much as their
-      own), "too few".
-    - ``steps``: For "shifted", (row, partner, step): from this row of X on, row + t belongs to row partner + step · t
-      of Y; step −1 is a reversed part.
-    - ``moved``: Rows of X whose partners were exchanged, each with the row of Y that it belongs to.
+    - ``alignment``: Mean cosine of held-out pairs after centering and rotation; ``null_mean``, ``null_sd``: of random
+      pairs; ``p_value``: probability of such an alignment if the rows are not paired.
+    - ``share_wrong``: Share of pairs that look wrong, NaN if unknown; ``suspects``: their ids (or row numbers), most
+      suspicious first, with ``suspect_probability``.
+    - ``decided``, ``looks_paired``: Whether there is a conclusion, and which (True if there are too few pairs).
+    - ``state``: "paired", "shifted", "exchanged", "not paired", "cannot tell" or "too few" (docs/pairing.md).
+    - ``steps``, ``moved``: The ``Step``s of a shifted file, and rows of X with those of Y that they belong to.
     - ``distinct``: Numbers of distinct items among the rows of X, of Y, and among the pairs; near-copies are one.
     """
 
@@ -165,6 +159,11 @@ def _in_words(at: Step) -> str:
     return f"from row {at.row} on, row i belongs to row i {'−' if lag < 0 else '+'} {abs(lag)} of the other side"
 
 
+def _too_few(n: int, distinct: tuple[int, int, int]) -> PairingReport:
+    nan = float("nan")
+    return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=distinct)
+
+
 def check_pairing(
     X: RowsLike,
     Y: RowsLike,
@@ -205,9 +204,8 @@ def check_pairing(
     check_scale(B, "Y")
     n = len(A)
     names = id_texts(np.arange(n) if ids is None else list(ids))
-    nan = float("nan")
     if n < FEWEST:
-        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=(n, n, n))
+        return _too_few(n, (n, n, n))
     rng = np.random.default_rng(random_state)
     source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
     alike, items, distinct = _count_items(source, target)
@@ -216,15 +214,12 @@ def check_pairing(
     if len(np.unique(alike)) >= _FEWEST_IN_ORDER:
         steps, moved, nearest = find_partners(source.rows, target.rows, alike)
     # Copies of a pair are no further evidence.
-    kept = np.unique(items, return_index=True)[1]
-    if distinct[2] < FEWEST or len(kept) < FEWEST:
-        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=distinct)
-    if len(kept) < n:
-        source, target = _CenteredRows.of(A[np.sort(kept)], rng), _CenteredRows.of(B[np.sort(kept)], rng)
-    kept, m = np.sort(kept), len(kept)
-    groups = duplicate_groups(A[kept], B[kept])
-    if groups.max() < 1:  # one side shows one item
-        return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few", distinct=distinct)
+    kept = np.sort(np.unique(items, return_index=True)[1])
+    m, groups = len(kept), duplicate_groups(A[kept], B[kept])
+    if distinct[2] < FEWEST or m < FEWEST or groups.max() < 1:  # or one side shows one item
+        return _too_few(n, distinct)
+    if m < n:
+        source, target = _CenteredRows.of(A[kept], rng), _CenteredRows.of(B[kept], rng)
     order = np.array_split(rng.permutation(int(groups.max()) + 1), folds if m >= 60 else 2)
     parts = order if groups.max() + 1 == m else [np.flatnonzero(np.isin(groups, part)) for part in order]
     heldout = _held_out(source, target, parts, permutations, rng)
@@ -239,7 +234,7 @@ def check_pairing(
     if state == "not paired" and not _would_detect(source, target, parts, permutations, level, rng):
         state = "cannot tell"
     suspicion = np.zeros(n)
-    share = 1.0 if state == "not paired" else nan
+    share = 1.0 if state == "not paired" else float("nan")
     if steps:
         paired, state = False, "shifted"
         ends = [*(at.row for at in steps[1:]), n]
@@ -287,26 +282,40 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
     alike, copies = [], []
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
-        squares, gram = np.einsum("ij,ij->i", Z, Z), Z @ Z.T
-        # Rows of few dimensions have near neighbors that are no copies, at about n^(−1/d) of the others' distance: 3 %
-        # at less than .03^(1/d) of that.
-        usual = min(0.5, 0.03 ** (1 / side.d)) * len(rows) ** (-1 / side.d)
-        apart = squares[:, None] + squares - 2 * gram - 1e-6 * (squares[:, None] + squares)
-        alike.append(apart <= 2 * min(_NEAR, usual) ** 2 * squares.mean())
-        copies.append(apart <= 2 * min(_COPY, usual) ** 2 * squares.mean())
-    counts = [len(np.unique(_leaders(near))) for near in (*copies, copies[0] & copies[1])]
+        squares = np.einsum("ij,ij->i", Z, Z)
+        apart = (1 - 1e-6) * (squares[:, None] + squares) - 2 * Z @ Z.T
+        apart = np.sqrt(np.maximum(apart, 0.0) / max(2 * float(squares.mean()), 1e-300))
+        near = _copy_distance(apart)
+        alike.append(apart <= near * _NEAR / _COPY)
+        copies.append(apart <= near)
+    counts = [len(np.unique(_leaders(each))) for each in (*copies, copies[0] & copies[1])]
     equal = np.arange(n)
     if n > len(rows):
         sides = [equal_rows(side.rows) for side in (source, target)]
         first, inverse = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
         equal = first[inverse.reshape(-1)]
     labels = []
-    for near in (alike, copies):
+    for one, two in (alike, copies):
         label = equal.copy()
-        label[rows] = rows[_leaders(near[0] & near[1])]
+        label[rows] = rows[_leaders(one & two)]
         labels.append(label)
     old, new, pairs = (_extrapolated(count, len(rows), n) for count in counts)
     return labels[0], labels[1], (old, new, pairs)
+
+
+def _copy_distance(apart: np.ndarray) -> float:
+    """Return up to which distance rows are copies of one item: ``_COPY``, or less if items are no further apart, as on
+    a grid of few dimensions.
+    """
+    near = _COPY
+    while near > 1e-4:
+        first, counts = np.unique(_leaders(apart <= near), return_counts=True)
+        copied = first[counts > 1]
+        others = np.where(copied[:, None] == first, np.inf, apart[np.ix_(copied, first)]).min(axis=1)
+        if not len(copied) or np.median(others) > 2 * near:
+            break
+        near /= 2
+    return near
 
 
 def _leaders(near: np.ndarray) -> np.ndarray:
@@ -390,8 +399,7 @@ class _CenteredRows:
         return excess if excess > 8 / (self.d * n) + 2 / n**2 else 0.0
 
 
-@dataclass(frozen=True)
-class _HeldOut:
+class _HeldOut(NamedTuple):
     """Cosines of held-out pairs, the distribution of their mean under random re-pairing, and the p-value."""
 
     own: np.ndarray
@@ -407,9 +415,7 @@ def _held_out(
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
     for k, part in enumerate(parts):
-        train = CrossMoments(source.rows.shape[1], target.rows.shape[1])
-        for moments in by_part[:k] + by_part[k + 1 :]:
-            train = train.merge(moments)
+        train = CrossMoments.total(by_part[:k] + by_part[k + 1 :])
         rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
         x = _directions((source.rows[part] - train.source_mean) @ rotation)
         y = _directions(target.rows[part] - train.target_mean, target.rest[part])
@@ -420,13 +426,10 @@ def _held_out(
         reached[k] = cosines[rows, rows].mean()
         null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
-    pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single
-    # fold.
-    mean = np.average(reached, weights=[len(part) for part in parts])
+    # The mean over folds must exceed its null as well: wrong pairs can align by chance in a single fold.
+    mean, pooled = (np.average(side, axis=0, weights=[len(part) for part in parts]) for side in (reached, null))
     overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
-    p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
-    return _HeldOut(own, pooled, float(p_value))
+    return _HeldOut(own, pooled, float(max(overall, min(1.0, len(parts) * by_fold.min()))))
 
 
 def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
@@ -481,9 +484,6 @@ def _would_detect(
 #: searched.
 _BLOCK, _CANDIDATES = 250, 300
 
-#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
-_RIDGE = 3.0
-
 #: Degrees of freedom of the tails: true pairs include outliers, while wrong pairs are nearly normal.
 _TRUE_TAIL, _WRONG_TAIL = 5, 30
 
@@ -504,10 +504,10 @@ _CLEAR, _AS_RANDOM = 4.0, 1.0
 def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of pairs that look wrong, most suspicious first, and the probability of each.
 
-    *Exchanged* partners: the assignment that gains most over the given one by the log likelihood ratio of "true pair"
-    to "random pair", minus log n for each row moved, a union bound. *Lone* pairs, whose partner is not among the rows:
-    the lowest k by the same ratio, minus the logarithm of the number of ways to choose them. The densities are
-    Student's t about the median with the spread of the lower quartile, and about 0 with spread 1.
+    *Exchanged* partners: the assignment that gains most by the log likelihood ratio of "true pair" to "random pair",
+    minus log n for each row moved. *Lone* pairs, whose partner is not among the rows: the lowest k by this ratio, minus
+    the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
+    of the lower quartile, and about 0 with spread 1.
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -523,7 +523,7 @@ class Agreement:
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
-        (self.x, x_variance), (self.y, y_variance) = _whitened(X), _whitened(Y)
+        (self.x, x_variance), (self.y, y_variance) = whiten(X), whiten(Y)
         self.n = n = len(X)
         self.x_own, self.y_own = (np.einsum("ij,ij->i", z, z) for z in (self.x, self.y))
         self.x_size, self.y_size = _sizes(self.x, self.x_own, x_variance), _sizes(self.y, self.y_own, y_variance)
@@ -562,16 +562,6 @@ class Agreement:
         return inner
 
 
-def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return principal coordinates of about the same variance, and the sum of squares of each."""
-    Z = Z - Z.mean(axis=0)
-    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
-    values = np.maximum(values, 0)
-    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
-    shrunk = values + (ridge or 1.0)
-    return Z @ (vectors / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
-
-
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the norm of each row of the Gram matrix about its mean, without the diagonal."""
     squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
@@ -596,30 +586,21 @@ def _spread(raw: float, n: int) -> float:
 def _exchanged(agreement: Agreement) -> np.ndarray:
     """Return the probability that each pair is one of several whose partners were exchanged."""
     evidence, n = agreement.evidence, agreement.n
-    center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
-    spread = _spread((center - quarter) / 0.6745, n)
+    center = np.median(evidence)
+    spread = _spread((center - np.sort(evidence)[n // 4]) / 0.6745, n)
     rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
     # Above the median, more evidence cannot make a pair less likely to be true, although the density decreases there.
     table = np.minimum(agreement.among(rows), center)
     ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
-    gain = ratio - np.diag(ratio)[:, None] - np.log(n)
-    np.fill_diagonal(gain, 0)
-    probability = np.zeros(n)
-    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the sum of the best of each row
-        return probability
-    from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
-    from scipy.special import expit
-
-    partner = linear_sum_assignment(gain, maximize=True)[1]
-    gains = gain[np.arange(len(rows)), partner]
-    if gains.sum() < _EXCHANGED:
-        return probability
-    for first in np.flatnonzero(partner != np.arange(len(rows))):
+    own, probability = np.arange(len(rows)), np.zeros(n)
+    partner = assign(ratio, np.log(n), _EXCHANGED)
+    gains = np.where(partner == own, 0.0, ratio[own, partner] - np.diag(ratio) - np.log(n))
+    for first in np.flatnonzero(partner != own) if gains.sum() >= _EXCHANGED else ():
         if probability[rows[first]] == 0:
             cycle = [first]
             while partner[cycle[-1]] != first:
                 cycle.append(partner[cycle[-1]])
-            probability[rows[cycle]] = expit(gains[cycle].sum())
+            probability[rows[cycle]] = 1 / (1 + np.exp(-gains[cycle].sum()))
     return probability
 
 

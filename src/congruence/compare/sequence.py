@@ -22,7 +22,7 @@ _ROWS, _STRETCHES = 2000, 8
 #: Coordinates by which lags are chosen to be tried.
 _WIDTH = 48
 
-#: Ridge of the whitening, in mean eigenvalues, so that rows of one class are told apart as well.
+#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
 _RIDGE = 3.0
 
 #: What a change of the lag costs, and what an exchange may cost each row, in standard deviations of the cosines of rows
@@ -33,8 +33,8 @@ _CHANGE, _PRICES = 12.0, (0.5, 1.0, 2.0, 3.0)
 _RUN = 0.3
 
 #: Probability that another pairing looks better than the given one by chance, on coordinates by which it was not
-#: chosen.
-_LEVEL = 1e-3
+#: chosen: of one that is told, and of a sequence of lags that makes the given one doubtful.
+_LEVEL, _DOUBT = 1e-3, 0.02
 
 #: Directions (as the participation ratio counts them) over which rows out of step must spread.
 _FEWEST_DIRECTIONS = 5
@@ -65,29 +65,31 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     """Return the right pairing of centered rows X (n, d) and Y (n, e), if it is another than the given one.
 
     The result is a list of steps if the files are out of step, or the pairs (m, 2) of rows whose partners were
-    exchanged, or neither; and whether rows resemble their given partners more than those of their neighbors in the
-    file. ``items`` (n,) are labels of the pairs, equal for near-copies.
+    exchanged, or neither; and whether nothing speaks against the given pairing: rows resemble their partners more than
+    those of their neighbors in the file, and as much as by any lags. ``items`` (n,) are labels, equal for near-copies.
 
     Notes
     -----
     Rotations are fitted on the given pairs, and on those of the lag or the reversal at which the sides are most alike.
-    Held-out rows are compared with all others. The best sequence of lags and reversals (by dynamic programming), and
-    else the best exchange of partners (by assignment), are chosen by every second principal coordinate of Y. They must
-    be better than the given pairing by the others, whose noise is uncorrelated with these.
+    The best sequence of lags and reversals (by dynamic programming), and else the best exchange of partners (by
+    assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
+    given pairing by the other coordinates, whose noise is uncorrelated with these.
     """
     rows = sample_rows(len(X))
-    A, B = _whitened(X[rows]), _whitened(Y[rows])
+    A, B = whiten(X[rows])[0], whiten(Y[rows])[0]
     own, items = np.arange(len(rows)), items[rows]
     given = _evidence(A, B, own)
     states, starts = _likely(A, B)
-    best, found = -np.inf, None
+    best, found, doubt = -np.inf, None, 1.0
     for start in starts:
         path = np.tile(start, (len(rows), 1))
         for step in range(4):
             partner = _partners(path)
             table = given if (partner == own).all() else (given + _evidence(A, B, partner)) / 2
-            value = _read(table[0], partner).sum() - _CHANGE * np.count_nonzero((path != _before(path)).any(axis=1))
-            if value > best and _chance(table[1], partner, A, items) < _LEVEL and _holds(A, B, partner, items):
+            value = np.where(partner < 0, 0.0, table[0][own, partner]).sum() - _CHANGE * len(_begins(path))
+            chance = _chance(table[1], partner, A, items)
+            doubt = min(doubt, chance)
+            if value > best and chance < _LEVEL and _holds(A, B, partner, items):
                 best, found = value, path
             more = _runs(table[0]) if step == 0 else np.empty((0, 2), int)
             tried = np.concatenate([states, more])
@@ -98,16 +100,16 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     if found is not None:
         return _steps(found, rows), np.empty((0, 2), int), False
     moved = _exchanges(A, B, given, items, rows)
-    return [], moved, _nearest(given, items)
+    return [], moved, doubt > _DOUBT and _nearest(given, items)
 
 
-def _whitened(Z: np.ndarray) -> np.ndarray:
-    """Return principal coordinates of about the same variance, the leading ones first."""
+def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return principal coordinates of about the same variance, the leading ones first, and the squared norm of each."""
     Z = Z - Z.mean(axis=0)
-    values, vectors = np.linalg.eigh(Z.T @ Z)
+    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values[::-1], 0)
-    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
-    return np.asarray(Z @ (vectors[:, ::-1] / np.sqrt(values + (ridge or 1.0))))
+    shrunk = values + (_RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1]) or 1.0)
+    return Z @ (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
 
 
 def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -211,17 +213,15 @@ def _nearest(table: np.ndarray, items: np.ndarray) -> bool:
     m = len(items)
     own = np.arange(m)
     near: np.ndarray = own[:, None] + np.array([-2, -1, 1, 2])
-    inside = (near >= 0) & (near < m)
-    near = np.clip(near, 0, m - 1)
-    inside &= items[near] != items[:, None]
+    near = np.where((near >= 0) & (near < m), near, own[:, None])
+    inside = items[near] != items[:, None]
     rows = np.flatnonzero(inside.any(axis=1))
     if len(rows) < 10:
         return True
     total = table.sum(axis=0)
-    lead = total[own, own] - np.where(inside, np.take_along_axis(total, near, axis=1), 0).sum(axis=1) / np.maximum(
-        inside.sum(axis=1), 1
-    )
-    return _tail(lead[rows], _independent(lead[rows])) < 10 * _LEVEL
+    beside = np.take_along_axis(total, near, axis=1)[rows].mean(axis=1, where=inside[rows])
+    lead = total[rows, rows] - beside
+    return _tail(lead, _independent(lead)) < 10 * _LEVEL
 
 
 def _partners(path: np.ndarray) -> np.ndarray:
@@ -230,13 +230,9 @@ def _partners(path: np.ndarray) -> np.ndarray:
     return np.where((partner >= 0) & (partner < len(path)), partner, -1)
 
 
-def _before(path: np.ndarray) -> np.ndarray:
-    return np.concatenate([[[0, 1]], path[:-1]])
-
-
-def _read(table: np.ndarray, partner: np.ndarray) -> np.ndarray:
-    """Return the evidence (m,) of rows and their partners; 0 without one."""
-    return np.where(partner < 0, 0.0, table[np.arange(len(table)), partner])
+def _begins(path: np.ndarray) -> np.ndarray:
+    """Return the rows at which the state changes, from that of the given pairing."""
+    return np.flatnonzero((np.diff(path, axis=0, prepend=[[0, 1]]) != 0).any(axis=1))
 
 
 def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
@@ -263,16 +259,14 @@ def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
 
 def _steps(path: np.ndarray, rows: np.ndarray) -> list[Step]:
     """Return the steps of a path in rows of the file, without those at its beginning that are as given."""
-    begins = np.flatnonzero((path != _before(path)).any(axis=1))
     partner, found = _partners(path), []
-    for first, end in zip(begins, [*begins[1:], len(path)], strict=True):
-        some, step = np.arange(first, end), int(path[first, 1])
+    for some in np.split(np.arange(len(path)), _begins(path))[1:]:
+        first, step = rows[some[0]], int(path[some[0], 1])
         some = some[partner[some] >= 0]
-        if not len(some):
-            continue
-        # Between stretches of a long file a lag in rows compared is not that in rows of the file: most rows decide.
-        offsets, counts = np.unique(rows[partner[some]] - step * rows[some], return_counts=True)
-        found.append(Step(int(rows[first]), int(offsets[np.argmax(counts)] + step * rows[first]), step))
+        if len(some):
+            # Between stretches of a long file a lag in rows compared is not that in rows of the file: most rows decide.
+            offsets, counts = np.unique(rows[partner[some]] - step * rows[some], return_counts=True)
+            found.append(Step(int(first), int(offsets[np.argmax(counts)] + step * first), step))
     return found
 
 
@@ -281,7 +275,7 @@ def _exchanges(A: np.ndarray, B: np.ndarray, given: np.ndarray, items: np.ndarra
     own = np.arange(len(A))
     best, found, moved = _LEVEL / len(_PRICES), 0.0, own
     for price in _PRICES:
-        partner = _assigned(given[0], price)
+        partner = assign(given[0], price)
         if (partner == own).all():
             break  # a higher price moves nothing either
         chance = _chance(given[1], partner, A, items, exchanged=True)
@@ -292,22 +286,24 @@ def _exchanges(A: np.ndarray, B: np.ndarray, given: np.ndarray, items: np.ndarra
     # Maps of few pairs err alike on rows of one class, by even and by odd coordinates. Fitted on such exchanges they
     # find others.
     table = (given + _evidence(A, B, moved)) / 2
-    partner = _assigned(table[0], found)
+    partner = assign(table[0], found)
     kept = np.count_nonzero((partner == moved) & (moved != own))
     if kept < _KEPT * np.count_nonzero(moved != own) or not _holds(A, B, partner, items, exchanged=True):
         return np.empty((0, 2), int)
     table = (given + _evidence(A, B, partner)) / 2
-    partner = _assigned((table[0] + table[1]) / np.sqrt(2), found)
+    partner = assign((table[0] + table[1]) / np.sqrt(2), found)
     rows_moved = np.flatnonzero((partner != own) & (items != items[partner]))
     return np.column_stack([rows[rows_moved], rows[partner[rows_moved]]])
 
 
-def _assigned(table: np.ndarray, price: float) -> np.ndarray:
-    """Return the partners (m,) with the largest sum over rows, less ``price`` for each other than the given one."""
+def assign(table: np.ndarray, price: float, least: float = 0.0) -> np.ndarray:
+    """Return the partners (m,) with the largest sum over rows, less ``price`` for each other than the given one; these
+    if no assignment can gain ``least``.
+    """
     own = np.arange(len(table))
     gain = table - np.diag(table)[:, None] - price
     gain[own, own] = 0.0
-    if not (gain > 0).any():
+    if gain.max(axis=1).sum() <= least:  # no assignment gains more than the sum of the best of each row
         return own
     from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
 

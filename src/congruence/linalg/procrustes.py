@@ -109,8 +109,16 @@ def near_identity(svd: CrossSVD, weight: float) -> tuple[np.ndarray, np.ndarray]
     U, s, V = svd.U[:, : svd.rank], svd.s[: svd.rank], svd.Vt[: svd.rank].T
     basis = np.linalg.qr(np.hstack([U, V]))[0] if 2 * svd.rank < len(U) else np.eye(len(U))
     inner = (basis.T @ U * (s / s[0])) @ (V.T @ basis) + weight * np.eye(basis.shape[1])
-    left, _, right = _svd(inner)
-    return basis, left @ right - np.eye(basis.shape[1])
+    return basis, _polar(inner) - np.eye(basis.shape[1])
+
+
+def _polar(M: np.ndarray) -> np.ndarray:
+    """Return the orthogonal factor of a square matrix; of a well conditioned one by the eigenvectors of its Gram."""
+    values, vectors = np.linalg.eigh(M.T @ M)
+    if values[0] > 1e-4 * values[-1]:
+        return np.asarray(M @ (vectors / np.sqrt(values)) @ vectors.T)
+    left, _, right = _svd(M)
+    return np.asarray(left @ right)
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:

@@ -7,10 +7,10 @@ then rotations near the identity are candidates, and the identity itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,10 @@ class Candidate:
     method: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    def chosen(self, evidence: str, *facts: Any, **others: Any) -> Choice:
+        """Return the choice of this map; the arguments are the fields of ``Choice`` after its name and parameters."""
+        return Choice(self.name, self.method, dict(self.parameters), evidence, *facts, **others)
+
 
 ROTATION = Candidate("rotation about the means", "orthogonal")
 
@@ -73,11 +77,33 @@ LINEAR = (
 )
 
 
-class FittedPairs:
-    """The pairs that candidates are fitted on; what several candidates need is computed once."""
+def in_span(*tables: np.ndarray, most: float = 0.8) -> list[np.ndarray]:
+    """Return rows of one width in an orthonormal basis of all their span, in which their products are the same; or the
+    rows themselves, if they are more than ``most`` of their width. Equal rows stay equal.
+    """
+    rows = np.concatenate(tables)
+    first, labels = np.unique(equal_rows(rows), return_index=True, return_inverse=True)[1:]
+    if len(first) > most * rows.shape[1]:
+        return list(tables)
+    triangle: Any = np.linalg.qr(rows[first].T.astype(np.float64), mode="r")
+    return np.split(np.ascontiguousarray(triangle.T)[labels], np.cumsum([len(table) for table in tables])[:-1])
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, which: np.ndarray, moments: CrossMoments | None = None) -> None:
+
+class FittedPairs:
+    """The pairs that candidates are fitted on; what several candidates need is computed once. ``narrow``: dimensions of
+    the narrower model, if the rows are in coordinates of their span.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        which: np.ndarray,
+        moments: CrossMoments | None = None,
+        narrow: int | None = None,
+    ) -> None:
         self._pairs, self._which, self.moments = (X, Y), which, moments
+        self._narrow = narrow or min(X.shape[1], Y.shape[1])
         self._solved: dict[bool, tuple[CrossSVD, float]] = {}
 
     @cached_property
@@ -104,6 +130,7 @@ class FittedPairs:
                 self._solved[center] = self._thin(center)
             else:
                 svd = half_svd(pooled_cross([self.moments], center=center))
+                svd = replace(svd, s=np.pad(svd.s, (0, self._narrow - len(svd.s))))
                 size = pooled_size([self.moments], center=center)
                 self._solved[center] = svd, float(svd.s.sum() / size) if size else 0.0
         return self._solved[center]
@@ -112,21 +139,32 @@ class FittedPairs:
         """Return ``solved`` from the rows, if there are fewer pairs than dimensions."""
         a, b = self.means if center else (0.0, 0.0)
         x, y = self.X.astype(np.float64) - a, self.Y.astype(np.float64) - b
-        n, most = len(x), min(x.shape[1], y.shape[1])
+        n = len(x)
         (qx, rx), (qy, ry) = np.linalg.qr(x.T), np.linalg.qr(y.T)
         U, s, Vt = np.linalg.svd(rx @ ry.T / n)
         size = float(np.linalg.norm(x) * np.linalg.norm(y)) / n
         rank = int(np.count_nonzero(s > 4 * max(x.shape[1], y.shape[1]) * np.finfo(np.float64).eps * max(size, 1e-300)))
         rank = min(rank, n - center)
-        whole = np.zeros(most)
+        whole = np.zeros(self._narrow)
         whole[:rank] = s[:rank]
         return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
 
 
+#: The rows that are scored, the other pairs, and the number of folds that are scored.
+Fold: TypeAlias = tuple[np.ndarray, FittedPairs, int]
+
+
 def left_out(
-    X: np.ndarray, Y: np.ndarray, groups: np.ndarray, folds: int, repeats: int = 1, random_state: int = 0
-) -> Iterator[tuple[np.ndarray, FittedPairs, int]]:
-    """Yield the rows of each fold that is scored, the pairs outside of it, and the number of folds that are scored."""
+    X: np.ndarray,
+    Y: np.ndarray,
+    groups: np.ndarray,
+    folds: int,
+    repeats: int = 1,
+    random_state: int = 0,
+    *,
+    narrow: int | None = None,
+) -> Iterator[Fold]:
+    """Yield the folds of paired rows, whose groups are not divided."""
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
     rng, moments = np.random.default_rng(random_state), None
     for _ in range(repeats):
@@ -140,7 +178,7 @@ def left_out(
             if np.count_nonzero(kept) > min(X.shape[1], Y.shape[1]):
                 moments = moments or CrossMoments.of(X, Y)
                 left = moments.without(CrossMoments.of(X[test], Y[test]))
-            yield test, FittedPairs(X, Y, kept, left), parts
+            yield test, FittedPairs(X, Y, kept, left, narrow), parts
 
 
 def product(candidate: Candidate, kept: FittedPairs) -> Product:
@@ -274,33 +312,36 @@ def choose_map(
         check_choice(fixed.get("shrinkage", "auto"), SHRINKAGES, "shrinkage")
         given = Candidate("rotation as given", "orthogonal", fixed)
         evidence = "its parameters were given, so nothing was compared"
-        return Choice(given.name, given.method, fixed, evidence, measure_quality(X, Y, given, groups))
-    found = _LeftOut(X, Y, ROTATION, groups)
+        return given.chosen(evidence, measure_quality(X, Y, given, groups))
+    same_width, narrow = X.shape[1] == Y.shape[1], min(X.shape[1], Y.shape[1])
+    least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
+    X, Y = in_span(X, Y) if same_width else (*in_span(X), *in_span(Y))
+    folds = list(left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), narrow=narrow))
+    measure = partial(_LeftOut, X, Y, folds)
+    found = measure(ROTATION)
     not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
     different = int(groups.max()) + 1
     if different < FEWEST:
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
-        if X.shape[1] == Y.shape[1] >= NARROW and different >= FEWEST_RELATED:
-            same = _LeftOut(X, Y, UNMAPPED, groups)
+        if same_width and narrow >= NARROW and different >= FEWEST_RELATED:
+            same = measure(UNMAPPED)
             if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= RELATED_COSINE:
                 evidence = f"unmapped rows of {different} different pairs resemble each other"
-                name, parameters = UNMAPPED.name, dict(UNMAPPED.parameters)
-                return Choice(name, UNMAPPED.method, parameters, evidence, same.quality, not_tried=not_tried)
-        return Choice(ROTATION.name, ROTATION.method, {}, evidence, found.quality, not_tried=not_tried)
+                return UNMAPPED.chosen(evidence, same.quality, not_tried=not_tried)
+        return ROTATION.chosen(evidence, found.quality, not_tried=not_tried)
     tried = {ROTATION: found}
-    if X.shape[1] == Y.shape[1]:
-        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in (UNMAPPED, NEAR)}
-    chosen = _among_rotations(X, Y, tried, groups, not_tried)
+    if same_width:
+        tried |= {candidate: measure(candidate) for candidate in (UNMAPPED, NEAR)}
+    chosen = _among_rotations(measure, tried, groups, not_tried)
     if not single_modality:
         return chosen
     rotation = next(candidate for candidate in tried if candidate.name == chosen.name)
-    least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
     linear = [kind for kind in LINEAR if kind.parameters.get("ridge") != 0 or least_squares]
     repeats = next((times for most, times in REPEATS if different < most), 1)
     candidates = [rotation, *linear]
     by_retrieval = _compare_by_retrieval(X, Y, candidates, groups, repeats, random_state)
     best = next(candidate for candidate in candidates if candidate.name == by_retrieval.name)
-    return replace(by_retrieval, quality=measure_quality(X, Y, best, groups))
+    return replace(by_retrieval, quality=tried[best].quality if best in tried else measure(best).quality)
 
 
 def count_distinct(X: np.ndarray) -> float:
@@ -320,15 +361,16 @@ def count_distinct(X: np.ndarray) -> float:
 
 def measure_quality(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray | None = None) -> Quality:
     """Return how much of left-out rows a kind of map gets right."""
-    return _LeftOut(X, Y, candidate, duplicate_groups(X, Y) if groups is None else groups).quality
+    groups = duplicate_groups(X, Y) if groups is None else groups
+    return _LeftOut(X, Y, left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)), candidate).quality
 
 
 class _LeftOut:
     """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> None:
+    def __init__(self, X: np.ndarray, Y: np.ndarray, folds: Iterable[Fold], candidate: Candidate) -> None:
         found, lifts, parted = [], [], []
-        for test, kept, parts in left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)):
+        for test, kept, parts in folds:
             if len(X) - len(test) < 2:
                 continue
             forward, backward = product(candidate, kept)
@@ -363,7 +405,7 @@ class _LeftOut:
 
 
 def _among_rotations(
-    X: np.ndarray, Y: np.ndarray, tried: dict[Candidate, _LeftOut], groups: np.ndarray, not_tried: str
+    measure: Callable[[Candidate], _LeftOut], tried: dict[Candidate, _LeftOut], groups: np.ndarray, not_tried: str
 ) -> Choice:
     """Return the rotation or, if the models are related, the best one near the identity."""
     table = np.stack([one.hits() for one in tried.values()])
@@ -374,27 +416,17 @@ def _among_rotations(
     better = lead > 2 * error or (lead >= 0 and float(nearer.mean()) > 2 * _error(nearer, labels))
     same = len(tried) > 1 and table[1].mean() >= RELATED_FIND
     if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
-        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in RELATED if candidate not in tried}
+        tried |= {candidate: measure(candidate) for candidate in RELATED if candidate not in tried}
         kept = list(tried) if same else list(tried)[1:]
         chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         table = np.stack([one.hits() for one in tried.values()])
         ahead = table[list(tried).index(chosen)] - table[0]
         lead, error = float(ahead.mean()), _error(ahead, labels)
-    return Choice(
-        chosen.name,
-        chosen.method,
-        dict(chosen.parameters),
-        "pairs" if len(tried) > 1 else "nothing to compare",
-        tried[chosen].quality,
-        "share found",
-        len(labels),
-        MEASURED_FOLDS,
-        1,
-        lead if chosen is not ROTATION else 0.0,
-        error if chosen is not ROTATION else 0.0,
-        _records(list(tried), table, int(np.argmax(table.mean(axis=1))), labels) if len(tried) > 1 else [],
-        not_tried,
-    )
+    if chosen is ROTATION:
+        lead = error = 0.0
+    scores = _records(list(tried), table, int(np.argmax(table.mean(axis=1))), labels) if len(tried) > 1 else []
+    facts = "share found", len(labels), MEASURED_FOLDS, 1, lead, error, scores, not_tried
+    return chosen.chosen("pairs" if len(tried) > 1 else "nothing to compare", tried[chosen].quality, *facts)
 
 
 def _error(difference: np.ndarray, labels: np.ndarray) -> float:
@@ -439,10 +471,7 @@ def _compare_by_retrieval(
     mean, labels = table.mean(axis=1), np.unique(groups[scored], return_inverse=True)[1]
     tried = _records(candidates, table, int(np.argmax(mean)), labels)
     chosen = next(k for k, one in enumerate(tried) if one["behind"] <= max(one["error"], WORTH))
-    return Choice(
-        candidates[chosen].name,
-        candidates[chosen].method,
-        dict(candidates[chosen].parameters),
+    return candidates[chosen].chosen(
         "pairs",
         measure="mean reciprocal rank",
         n_pairs=int(scored.sum()),

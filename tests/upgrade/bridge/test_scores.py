@@ -43,6 +43,18 @@ def sides():
     }
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_copies_of_the_wanted_row_are_found_as_often_wherever_it_stands(bridge, sides, first):
+    """Of four equal rows one is wanted: a quarter of what is found, and not all of it or nothing."""
+    once = bridge.evaluate(sides["queries"], sides["index"]).systems[0].scores["recall@1"]
+    names = [IDS, *([f"copy {k} of {name}" for name in IDS] for k in range(3))]
+    ids = [name for some in (names if first else names[::-1]) for name in some]
+    index = Embeddings(np.tile(ROWS_OLD, (4, 1)), ids=ids)
+    found = bridge.evaluate(sides["queries"], index).systems[0]
+    assert found.system == "bridge"
+    assert 0.5 * once / 4 < found.scores["recall@1"] < 1.6 * once / 4
+
+
 def test_every_line_is_the_measure_of_its_own_queries_and_rows(bridge, sides):
     scores = bridge.evaluate(**sides, candidates=500)
     systems = "old model, bridge, two-stage, re-embedded, unmapped, chance"

@@ -94,7 +94,7 @@ def test_no_cosine_stands_without_its_controls():
         assert known["random_rotation"] < cosine.value - 0.1
 
 
-@pytest.mark.parametrize("how", [{"hubness": "csls"}, {"hubness": "qb_norm"}])
+@pytest.mark.parametrize("how", [{"hubness": "csls"}, pytest.param({"hubness": "qb_norm"}, marks=pytest.mark.long)])
 def test_the_way_to_search_is_that_of_the_retrieval_measures(how):
     p = problem(200, 24, source_noise=1.5, target_noise=1.5, shared=0.5)
     anchors, queries = sides(p, slice(0, 60)), sides(p, slice(60, 200))
@@ -192,6 +192,7 @@ def test_a_certificate_is_plain_data_and_repeats():
     assert json.loads(json.dumps(one.to_dict()))["verdict"]["action"] == one.verdict.action
 
 
+@pytest.mark.long
 def test_float16_and_rows_in_another_order_change_nothing_much():
     p = problem(n=100)
     source, target = sides(p)

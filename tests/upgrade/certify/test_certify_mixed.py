@@ -90,7 +90,7 @@ def test_the_verdict_names_the_share_and_the_costs(certificate):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("retention", [0.8, 0.999])
+@pytest.mark.parametrize("retention", [0.8, pytest.param(0.999, marks=pytest.mark.long)])
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
     level = Criteria(retention=retention)
     found = certified(big, 200, thresholds=level)
@@ -119,7 +119,9 @@ def test_shares_are_whole_percents_upwards():
     assert between * 100 == pytest.approx(round(between * 100))
 
 
-@pytest.mark.parametrize("kind", ["pairs", "labels", "lists", "queries"])
+@pytest.mark.parametrize(
+    "kind", ["queries", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("pairs", "labels", "lists"))]
+)
 def test_each_form_of_data_has_its_forecast(kind):
     p = problem(150)
     options = {"method": "orthogonal", "seen": True}

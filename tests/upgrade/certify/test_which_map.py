@@ -107,10 +107,10 @@ def test_no_map_has_seen_what_it_compares_nor_its_choice(problem, monkeypatch):
     "options",
     [
         {"method": "orthogonal"},
-        {"method": "orthogonal", "shrinkage": "cv"},
-        {"fitted": "text"},
+        pytest.param({"method": "orthogonal", "shrinkage": "cv"}, marks=pytest.mark.long),
+        pytest.param({"fitted": "text"}, marks=pytest.mark.long),
         {"method": "linear", "modality": "image"},
-        {"method": "linear", "center": False, "modality": "text"},
+        pytest.param({"method": "linear", "center": False, "modality": "text"}, marks=pytest.mark.long),
         {"single_modality": True, "modality": "image"},
     ],
 )

@@ -346,7 +346,7 @@ class Bridge:
         cutoffs: dict[str, Any] = {"at": sorted(set(at)), "ndcg_at": NDCG_AT, "mode": mode}
 
         def scored(system: str, found: np.ndarray) -> SystemScores:
-            by_query = ranked_scores(found, judgments, **cutoffs)
+            by_query = ranked_scores(order[found], judgments, **cutoffs)
             errors = {k: float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0 for k, v in by_query.items()}
             return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
 
@@ -354,7 +354,10 @@ class Bridge:
         own: dict[str, Any] = {"hubness": correction}
         theirs = {**own, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
         ours = {**own, "bank": bank, "modality": modality or asked.space.modality}
-        unnamed, systems = rows.vectors, []  # without ids, so that results are row numbers
+        # Equal rows are found in random order: their place in the index says nothing of them. Without ids, so that
+        # results are row numbers.
+        order = np.random.default_rng(0).permutation(len(rows))
+        unnamed, new, systems = rows.vectors[order], None if new is None else new[order], []
         if old is not None:
             systems.append(scored("old model", find(old[kept], unnamed, depth, **own)[1]))
         systems.append(scored("bridge", self.search(vectors, unnamed, depth, **ours).ids))

@@ -98,18 +98,18 @@ class Certificate(PlainData):
         from congruence.plotting import draw_strategies
 
         task = self.task if task is None else check_choice(task, self.strategies, "task")
-        strategies = {
-            name: (score.value, *(score.interval or (score.value, score.value)))
-            for name, score in self.strategies[task].items()
-        }
-        part = next((cost for cost in self.costs if cost["strategy"] == "progressive"), None)
-        if part is not None and task == self.task:
-            score = part["score"]
-            strategies["progressive"] = (score.value, *(score.interval or (score.value, score.value)))
+        shown = dict(self.strategies[task])
+        part = next((cost for cost in self.costs if cost["strategy"] == "progressive" and task == self.task), None)
+        if part is not None:
+            shown["progressive"] = part["score"]
         actions = [self.verdict.action] if self.verdict.settled else self.verdict.between
-        data: dict[str, Any] = {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}
-        recommended = ["stored" if action == "map" else action for action in actions]
-        data |= {"recommended": recommended, "share": None if part is None else part["share"]}
+        data: dict[str, Any] = {
+            "task": task,
+            "strategies": {name: (e.value, *(e.interval or (e.value, e.value))) for name, e in shown.items()},
+            "controls": self.controls.get(task, {}),
+            "recommended": ["stored" if action == "map" else action for action in actions],
+            "share": None if part is None else part["share"],
+        }
         return draw_strategies(data, ax, annotate=annotate)
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -25,6 +25,7 @@ from congruence.errors import (
 )
 from congruence.metrics import Hubness, nearest
 from congruence.splits import Split
+from congruence.upgrade.choose import in_span
 
 _FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
 
@@ -299,33 +300,43 @@ class EvaluationSet:
         relevant = None if self.relevant is None else self.relevant[:, rows]
         return replace(self, tables=self.tables.take(rows), groups=groups, relevant=relevant, samples=None)
 
+    def in_span(self, others: Others | None) -> tuple[EvaluationSet, Others | None]:
+        """Return the items, and texts whose means a map knows, with the rows of a model in coordinates of their span;
+        products of rows of different models are lost.
+        """
+        moved: list[Any] = []
+        means = (None, None) if others is None else (others.source, others.target)
+        for side, *more in zip(
+            (self.tables.source, self.tables.target), self.texts or (None, None), means, strict=True
+        ):
+            span = iter(in_span(*side.values(), *(rows for rows in more if rows is not None)))
+            moved.append(
+                [{name: next(span) for name in side}, *(None if rows is None else next(span) for rows in more)]
+            )
+        (old, *old_rows), (new, *new_rows) = moved
+        texts = None if self.texts is None else (old_rows[0], new_rows[0])
+        items = replace(self, tables=replace(self.tables, source=old, target=new), texts=texts)
+        return items, None if others is None else replace(others, source=old_rows[1], target=new_rows[1])
+
 
 def draw_samples(tables: PairedTables, random_state: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the stored rows to compare with each other, and those to assign to classes: all, or random ones."""
     n, names = tables.n, len(tables.ids[tables.query_modality])
 
     def draw(most: int) -> np.ndarray:
-        return (
-            np.arange(n) if n <= most else np.sort(np.random.default_rng(random_state).choice(n, most, replace=False))
-        )
+        return np.sort(np.random.default_rng(random_state).choice(n, min(n, most), replace=False))
 
     return draw(MOST_COMPARED), draw(max(MOST_COMPARED, MOST_ASSIGNED // names))
 
 
-#: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
-#: dimensions or more have no such neighbors: the first of ten stands at 10^(−1/4) = 0.56 of the tenth's distance there.
-_NEAR = 0.5
-
 _SCALE = 10  # the neighbor whose distance sets the scale: groups up to this size are found
 
-#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a
-#: larger cluster are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the
-#: rows are dense, its 5 % quantile.
-_DENSE = 0.7
-_QUANTILE = 0.05
+#: Near-duplicates are nearer than the first share of that distance, as the first of ten neighbors is not in four
+#: dimensions or more (10^(−1/4) = .56); and than the second share of it where rows are dense, its 5 % quantile, since
+#: members of a small, tight cluster are far from all other rows as well.
+_NEAR, _DENSE, _QUANTILE = 0.5, 0.7, 0.05
 
-#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense
-#: the others are.
+#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of density.
 _COPIES = 0.1
 
 _LARGEST = 0.25  # A group larger than this share of the rows says that the scale is wrong, not that the rows are copies
@@ -336,8 +347,8 @@ def near_duplicates(tables: PairedTables) -> np.ndarray:
     n, stored = tables.n, tables.store_modality
     k, own = min(_SCALE, n - 2), np.arange(n)
     links = []
-    for side in (tables.source, tables.target) if k >= 2 else ():
-        if stored in side:
+    for side in (tables.source, tables.target):
+        if stored in side and k >= 2:
             rows = normalize_rows(side[stored])
             near = nearest(rows, k, rows, left_out=own)
             apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
@@ -349,7 +360,7 @@ def near_duplicates(tables: PairedTables) -> np.ndarray:
         return own
     a, b = (np.concatenate(ends) for ends in zip(*links, strict=True))
     group = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)[1]
-    return own if np.bincount(group).max() > max(_LARGEST * n, 2) else group
+    return own if np.bincount(group).max() > max(_LARGEST * n, 4) else group
 
 
 def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:
@@ -395,10 +406,10 @@ def split_anchors(
     stored = "image" if "image" in source else next(iter(source), "image")
     sides, names = (dict(source), dict(target)), {}
     for kind in [stored] if apart and stored in source else source:
-        names[kind] = id_texts(source[kind].ids)
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
-            sides[0][kind], sides[1][kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
+            sides[0][kind], sides[1][kind] = pairs.source, pairs.target
+        names[kind] = id_texts(sides[0][kind].ids)
     common = names.get(stored, np.empty(0, dtype=object))
     for other in names.values():
         common = common[is_in(common, other)]
@@ -426,14 +437,13 @@ def split_anchors(
         )
     else:
         heldout = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
-    parts = []
-    for ids in (common[~is_in(common, heldout)], heldout):
+
+    def part(ids: np.ndarray) -> Sides:
         take = {kind: is_in(own, ids) for kind, own in names.items()}
-        one, two = (
-            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()} for side in sides
-        )
-        parts.append((one, two))
-    return parts[0], parts[1]
+        old, new = ({k: rows.take(take[k]) if k in take else rows for k, rows in side.items()} for side in sides)
+        return old, new
+
+    return part(common[~is_in(common, heldout)]), part(heldout)
 
 
 def split_texts(
@@ -501,13 +511,13 @@ class Design:
         texts, relevant, names = (None,) * 3
         if text_queries is not None:
             *texts, names = _join_texts(text_queries, anchors)
+            kept = np.arange(len(names))
             if qrels is not None:
                 relevant = _relevant(text_keys(qrels), names, scored.ids[scored.store_modality])
-                kept = relevant.any(axis=1)
-                relevant, names = relevant[kept], names[kept]
-                texts = [None if side is None else side[kept] for side in texts]
-            relevant = None if relevant is None else relevant[:_MOST_TEXTS]
-            texts, names = [None if side is None else side[:_MOST_TEXTS] for side in texts], names[:_MOST_TEXTS]
+                kept = np.flatnonzero(relevant.any(axis=1))
+                relevant = relevant[kept[:_MOST_TEXTS]]
+            kept = kept[:_MOST_TEXTS]
+            texts, names = [None if side is None else side[kept] for side in texts], names[kept]
             if len(names) < _FEWEST_QUERIES:
                 raise InputError(
                     f"Too few: got {len(names)} text queries{'' if qrels is None else ' with a relevant item'}, and "
@@ -550,18 +560,18 @@ class Design:
     def measured(self) -> dict[str, str]:
         """Return in words on which rows and queries everything is measured, and a digest of the ids of these rows."""
         items, search = self.items, self.items.searches[-1]
-        named = "" if items.tables.store_modality == UNNAMED else f"{items.tables.store_modality} "
-        rows = f"{len(search.rows):,} {named}rows"
-        rows += ", held out" if self.heldout else ", the anchors, each by maps that were not fitted on it"
-        names = {"items": "the rows themselves", "captions": f"{search.modality} rows of the same items"}
-        names["classes"] = f"{len(search.queries):,} {search.modality} rows, one a class"
-        queries = names.get(search.role, f"{len(search.queries):,} {search.modality} rows of other items")
-        ids = "\n".join(sorted(items.tables.ids[items.tables.store_modality][search.rows].tolist()))
-        known = items.seen and search.role in ("classes", "apart")
+        stored, modality, count = items.tables.store_modality, search.modality, len(search.queries)
+        how = "held out" if self.heldout else "the anchors, each by maps that were not fitted on it"
+        ids = "\n".join(sorted(items.tables.ids[stored][search.rows].tolist()))
         return {
-            "rows": rows,
-            "queries": queries,
-            "queries_are": "seen" if known else "unseen",
+            "rows": f"{len(search.rows):,} {'' if stored == UNNAMED else f'{stored} '}rows, {how}",
+            "queries": {
+                "items": "the rows themselves",
+                "captions": f"{modality} rows of the same items",
+                "classes": f"{count:,} {modality} rows, one a class",
+                "apart": f"{count:,} {modality} rows of other items",
+            }[search.role],
+            "queries_are": "seen" if items.seen and search.role in ("classes", "apart") else "unseen",
             "digest": sha256(ids.encode()).hexdigest(),
         }
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import norm, t
 
 from congruence.upgrade.progressive.meter import Estimate
 
-#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
-#: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
-#: ``benchmarks/certify_calibration.py``.
+if TYPE_CHECKING:
+    from congruence.upgrade.certify.design import EvaluationSet
+
+#: Factor by which intervals of ratios are wider than the spread of the items: maps of different folds share anchors.
 WIDER = 1.05
 
 
@@ -153,6 +154,7 @@ class Measured:
     maps: list[str] = field(default_factory=list)  # chosen in each fold
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
+    compared: EvaluationSet | None = None  # the items, in the coordinates in which they were mapped, if in others
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
     lists: np.ndarray | None = None  # (m, SHOWN), the rows that each query of the decisive search finds first
     #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.
@@ -205,8 +207,7 @@ class Measured:
 
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
-#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
-#: further anchors brought (docs/certify.md).
+#: the square of that. Slower laws predicted larger gains than further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
 SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: a few noisy points hardly determine how to extrapolate
@@ -229,8 +230,6 @@ class LearningCurve:
     ) -> LearningCurve:
         """Fit the power law by least squares, with larger weights for larger sizes."""
         mean = scores.mean(axis=0)
-        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
-        # sizes misses the last rise.
         weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in exponents:

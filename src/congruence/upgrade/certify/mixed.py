@@ -132,6 +132,7 @@ def measure_mixed(
     migration that is given these texts, and mixtures of class descriptions are added to mapped rows. What the anchors
     left out of each fold's map would add is estimated from maps fitted on one fold less.
     """
+    items = measured.compared or items
     tables, base = items.tables, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None

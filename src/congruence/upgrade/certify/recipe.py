@@ -13,6 +13,7 @@ from congruence.compare.origins import remember_rows
 from congruence.embeddings import UNNAMED, Space, has_unit_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
+from congruence.linalg.shrinkage import DEFAULT_STRENGTH
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.upgrade.certify.design import Others, PairedTables
 from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, count_distinct, measure_quality
@@ -37,11 +38,11 @@ class TwoWay:
 
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
-        return self.forward.for_modality(modality).for_role(ROLES["stored"])
+        return self.forward.in_use(modality, ROLES["stored"])
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
-        return (self.fitted_back or self._inverse.for_modality(modality)).for_role(ROLES["queries"])
+        return (self.fitted_back or self._inverse).in_use(modality, ROLES["queries"])
 
     def without(self, fold: int) -> TwoWay:
         """Return the map whose means have not seen one fold of the texts."""
@@ -116,9 +117,10 @@ class MapRecipe:
             return choose_map(X, Y, single_modality=self.single_modality, **options)
         kind, default = CERTIFIED[self.method]
         name = kind + (f" with {_listed(self.parameters)}" if self.parameters else default)
-        quality = measure_quality(X, Y, Candidate(name, self.method, self.parameters))
+        candidate = Candidate(name, self.method, self.parameters)
+        quality = measure_quality(X, Y, candidate)
         evidence = f"method={self.method!r} was given, so nothing was compared"
-        return Choice(name, self.method, dict(self.parameters), evidence, quality)
+        return candidate.chosen(evidence, quality)
 
     def fit(
         self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None, others: Others | None = None
@@ -185,8 +187,17 @@ def _listed(parameters: Mapping[str, object]) -> str:
 class AnchorFolds:
     """Sums over the anchors of each fold, from which maps without some folds are fitted; fold (n,) is −1 for none."""
 
-    def __init__(self, recipe: MapRecipe, tables: PairedTables, fold: np.ndarray, others: Others | None = None) -> None:
+    def __init__(
+        self,
+        recipe: MapRecipe,
+        tables: PairedTables,
+        fold: np.ndarray,
+        others: Others | None = None,
+        *,
+        widths: tuple[int, int] | None = None,
+    ) -> None:
         self._recipe, self._tables, self._fold, self._others = recipe, tables, fold, others
+        self._widths = widths  # of the models, if the tables are in coordinates of their span
         self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
 
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
@@ -217,6 +228,9 @@ class AnchorFolds:
             model = OrthogonalMap(**parameters).fit(X, Y, modality=names)
         else:
             sums_of = {name: self._total(name, kept) for name in fitted}
+            if self._widths is not None:  # the strength is a multiple of the mean over all dimensions
+                here = min(next(iter(sums_of.values())).cross.shape)
+                parameters = {"shrinkage_strength": DEFAULT_STRENGTH["wiener"] * here / min(self._widths)}
             model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), **parameters)
         offset = OFFSET if method == "auto" else 1.0
         for name, rows in means[0].items():

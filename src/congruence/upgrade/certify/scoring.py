@@ -43,9 +43,8 @@ SIZES = (1, 2, 3, FOLDS - 4, FOLDS - 2)
 #: the last two sizes differ by.
 AHEAD = (1 / SIZES[-1] - 1 / FOLDS) / (1 / SIZES[-2] - 1 / SIZES[-1])
 
-#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share
-#: anchors, so their errors do not average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same
-#: simulation.
+#: Deviation of a cross-validated mean of cosines or overlaps, to that of its items: folds share anchors (Bates, Hastie
+#: and Tibshirani 2023).
 SHARED_FOLDS = 1.2
 
 #: Largest number of held-out rows on which a curve is measured; all of them determine its level afterwards
@@ -93,9 +92,8 @@ def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray
     return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
 
 
-#: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
-#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth
-#: between.
+#: Share of an item's pull that enters its influence: jackknife pseudo-values (1) count the interplay of two items twice
+#: (Efron and Stein 1981), bare hits (0) not at all.
 PULL = 0.6
 
 
@@ -349,22 +347,23 @@ class Sheet:
             apart = of_text is not None and search.role in ("classes", "apart")
             unseen = cast("np.ndarray", of_text) if apart else np.full(len(search.queries), -1)
             levels, known = self._levels[search, strategy], self._known[search]
-            for a, b in cells:
-                j = np.flatnonzero(of_row == b)
-                for part in np.unique(unseen).tolist() if len(j) else ():
-                    i = np.flatnonzero((of_query == a) & (unseen == part))
-                    if len(i):
-                        if part not in models:
-                            models[part] = model.without(part)
-                        queries, store = sides(strategy, models[part], items, search)
-                        asked = queries(search.queries[i])
-                        found = asked @ store(search.rows[j]).T
-                        if len(known):
-                            level = asked @ store(known).T
-                            mean, spread = level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)
-                            found = (found - mean[:, None]) / spread[:, None]
-                            levels[i] += len(j) * np.stack([np.ones(len(i)), mean, spread], axis=1)
-                        near[np.ix_(i, j)] = found
+            j = np.flatnonzero(np.isin(of_row, [b for _, b in cells]))
+            asks = np.isin(of_query, [a for a, _ in cells])
+            for part in np.unique(unseen[asks]).tolist() if len(j) else ():
+                i = np.flatnonzero(asks & (unseen == part))
+                if part not in models:
+                    models[part] = model.without(part)
+                queries, store = sides(strategy, models[part], items, search)
+                asked = queries(search.queries[i])
+                found = asked @ store(search.rows[j]).T
+                level = asked @ store(known).T if len(known) else np.zeros((len(i), 1))
+                scale = np.stack([np.ones(len(i)), level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)], axis=1)
+                if len(known):
+                    found = (found - scale[:, 1:2]) / scale[:, 2:]
+                for a, b in cells:
+                    these, those = np.flatnonzero(of_query[i] == a), np.flatnonzero(of_row[j] == b)
+                    near[np.ix_(i[these], j[those])] = found[np.ix_(these, those)]
+                    levels[i[these]] += len(those) * scale[these]
         for name, (total, terms) in self._cosines.items():
             own = folds_of(folds, name, np.arange(total.shape[-1])) // each
             rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
@@ -413,13 +412,12 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
     judges: dict[str, np.ndarray] = {}
     found: dict[str, Hits] = {}
     for search in items.searches:
-        if items.judged:
-            judges[search.name] = similarities("re-embed", items, search)
-            found |= read(items, search, "re-embed", judges[search.name], None)
-        for strategy in ("keep", "leave"):
-            if strategy in search.strategies and (strategy == "keep" or items.same_width):
-                near = similarities(strategy, items, search)
-                found |= read(items, search, strategy, near, judges.get(search.name))
+        ways = {"re-embed": items.judged, "keep": "keep" in search.strategies, "leave": items.same_width}
+        for strategy in (way for way in ways if ways[way]):
+            near = similarities(strategy, items, search)
+            found |= read(items, search, strategy, near, judges.get(search.name))
+            if strategy == "re-embed":
+                judges[search.name] = near
     return judges, found
 
 
@@ -497,7 +495,12 @@ def cross_fit(
         pair: replace(one, quality=choice.quality) if one.name == choice.name else one for pair, one in choices.items()
     }
     judges, unmapped = read_unmapped(items)
-    out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
+    widths = tuple(next(iter(side.values())).shape[1] for side in (tables.source, tables.target))
+    if all(one.method == "orthogonal" and not one.parameters for one in (choice, *choices.values())):
+        # Such a map takes rows from the span of one model's to that of the other's: their coordinates are enough.
+        items, others = items.in_span(others)
+        anchors = AnchorFolds(recipe, items.tables, fold, others, widths=widths)
+    out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD, compared=items)
     more: dict[str, Hits] = {}
     for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
@@ -541,8 +544,7 @@ def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int
 
 def _by_fold(folds: Folds, hits: Hits) -> list[float]:
     """Return the mean score of each fold; rows that are no anchors are divided as well."""
-    rows = cast("np.ndarray", hits.rows)
-    part = folds_of(folds, hits.modality, rows)
+    part = folds_of(folds, hits.modality, cast("np.ndarray", hits.rows))
     part = np.where(part < 0, np.arange(len(part)) % FOLDS, part)
     return [hits.score[part == k].mean() for k in np.unique(part)]
 
@@ -561,23 +563,20 @@ def show_searches(items: EvaluationSet, measured: Measured, random_state: int) -
     """Return some searches with what each store finds first: those that mapping changes most, and random ones."""
     search, tables = items.searches[-1], items.tables
     assert measured.lists is not None
-    known = [name for name in ("keep", "re-embed") if (name in search.strategies if name == "keep" else items.judged)]
-    lists = {name: _first(items, search, similarities(name, items, search)) for name in known}
-    lists = {"stored": measured.lists, **lists}
+    known = {"keep": "keep" in search.strategies, "stored": False, "re-embed": items.judged}
+    lists = {name: _first(items, search, similarities(name, items, search)) for name in known if known[name]}
+    lists["stored"] = measured.lists
     order = np.random.default_rng([random_state, 5]).permutation(len(search.queries))
     changed = order[:0]
     if "re-embed" in lists:
-        kept = [
-            len(set(a) & set(b))
-            for a, b in zip(*(lists[name].tolist() for name in ("stored", "re-embed")), strict=True)
-        ]
-        changed = order[np.argsort(np.array(kept)[order], kind="stable")][: EXAMPLES // 2]
+        kept = (lists["stored"][:, :, None] == lists["re-embed"][:, None]).any(axis=2).sum(axis=1)
+        changed = order[np.argsort(kept[order], kind="stable")][: EXAMPLES // 2]
     chosen = [*changed, *order[~np.isin(order, changed)]][:EXAMPLES]
     names = tables.ids[tables.store_modality]
     asked = items.names if search.role == "apart" else tables.ids[search.modality][search.queries]
     found = []
     for k in chosen:
-        here = {name: lists[name][k] for name in ("keep", "stored", "re-embed") if name in lists}
+        here = {name: lists[name][k] for name in known if name in lists}
         rows = np.unique(np.concatenate(list(here.values())))
         right = _right(items, search, k, rows)
         wanted = rows[right] if right is not None else here.get("re-embed", rows[:0])
@@ -617,18 +616,15 @@ def measure_controls(
         turn = random_rotation(d_source, d_target, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
-        queries = unit_rows(search.target, None, search.queries)
-        near = queries @ unit_rows(store, None, search.rows).T
+        near = unit_rows(search.target, None, search.queries) @ unit_rows(store, None, search.rows).T
         chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, hubness), k, own)
         found = compare_lists(near, judge, k, search.role, hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
-    for name in tables.source:
-        if name not in tables.target:
-            continue
-        source, target = tables.source[name], tables.target[name]
-        known = cosine_controls(model.to_target(name), source, target, random_state=random_state)
+    for name in (name for name in tables.source if name in tables.target):
+        sides_of = tables.source[name], tables.target[name]
+        known = cosine_controls(model.to_target(name), *sides_of, random_state=random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
     return out
 

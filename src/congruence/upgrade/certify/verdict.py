@@ -77,9 +77,7 @@ class Criteria(PlainData):
         for name in ("retention", "worth", "tie"):
             check_positive(getattr(self, name), name, zero=name != "retention")
         if self.retention > 1:
-            raise ParameterError(
-                f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
-            )
+            raise ParameterError(f"Got `retention={self.retention}`; expected at most 1.", "Pass `retention=0.9`.")
 
 
 @dataclass(frozen=True)
@@ -239,14 +237,10 @@ def _more(
         n = round(curve.n * multiple)
         gains = np.resize([one.at(n) - one.at(one.n) for one in curves], draws)
         if max(_shares(resample(multiple, gains)).values()) >= SURE:
-            return _rounded(n - curve.n)
+            more = max(n - curve.n, 1)
+            step = 10 ** max(0, int(np.log10(more)) - 1)  # two digits, rounded up: more would suggest false precision
+            return -(-more // step) * step
     return None
-
-
-def _rounded(more: int) -> int:
-    """Round up to two significant digits: more would suggest false precision."""
-    step = 10 ** max(0, int(np.log10(max(more, 1))) - 1)
-    return -(-max(more, 1) // step) * step
 
 
 #: Headline and reason of each action; "keep" has one reason for each kind of evidence.
@@ -295,30 +289,26 @@ def _question(
     mixed: MixedStore | None,
 ) -> str:
     """Return in words what decides between actions."""
-    stored, queries = measured["stored"], measured.get("queries")
-    best = measured.get("re-embed")
-    mapped = queries if queries is not None and queries.value > stored.value else stored
+    stored = measured["stored"]
+    queries, best = measured.get("queries", stored), measured.get("re-embed", stored)
+    mapped = max(stored, queries, key=lambda e: e.value)
     one, other = sorted(options[:2], key=list(ACTIONS).index)
     if one == "keep":
-        new = [e for e in (mapped, best) if e is not None]
-        most = max(new, key=lambda e: e.value)
-        return (
-            f"whether the new model, {named} {most}, exceeds the old one, {measured['keep']}, by {thresholds.worth:g}"
-            if "keep" in measured
-            else f"whether mapping, {mapped}, is enough"
-        )
+        most, old = max(mapped, best, key=lambda e: e.value), measured.get("keep")
+        if old is None:
+            return f"whether mapping, {mapped}, is enough"
+        return f"whether the new model, {named} {most}, exceeds the old one, {old}, by {thresholds.worth:g}"
     if {one, other} == {"queries", "map"}:
         return f"whether mapped queries, {queries}, exceed mapped vectors, {stored}, by {thresholds.tie:g}"
     if one == "leave" and other in ("queries", "map"):
-        return (
-            f"whether mapping, {mapped}, exceeds the vectors as they are, {measured['leave']}, by {thresholds.worth:g}"
-        )
-    required = f"reaches the required {verdict.wanted:.3f}"
+        left = measured["leave"]
+        return f"whether mapping, {mapped}, exceeds the vectors as they are, {left}, by {thresholds.worth:g}"
+    how, score = "after mapping", queries if one == "queries" else stored
     if one == "progressive" and mixed is not None:
-        return f"whether {named} with half of the store re-embedded, {mixed.at(SHARES[-1])}, {required}"
-    if one == "leave":
-        return f"whether {named} with the vectors as they are, {measured['leave']}, {required}"
-    return f"whether {named} after mapping, {queries if one == 'queries' else stored}, {required}"
+        how, score = "with half of the store re-embedded", mixed.at(SHARES[-1])
+    elif one == "leave":
+        how, score = "with the vectors as they are", measured["leave"]
+    return f"whether {named} {how}, {score}, reaches the required {verdict.wanted:.3f}"
 
 
 def _in_words(
@@ -342,11 +332,9 @@ def _in_words(
     kept = f", {mapped / best:.0%} of the new model's {best:.3f}" if best and not of_lists else ""
     got = f"{named} is {mapped:.3f} after mapping{kept}{old}"
     # Lists and hits are two numbers: the share of identical results is told beside either.
-    lists = [name for name in measured if name.startswith(("text_overlap@", "overlap@"))]
-    if lists and strategy in measured[lists[-1]]:
-        same = (
-            f"{measured[lists[-1]][strategy].value:.0%} of the results after mapping are those of a re-embedded store"
-        )
+    lists = [ways for name, ways in measured.items() if name.startswith(("text_overlap@", "overlap@"))]
+    if lists and strategy in lists[-1]:
+        same = f"{lists[-1][strategy].value:.0%} of the results after mapping are those of a re-embedded store"
         got = f"{same}; with partial credit for near misses, {got}" if of_lists else f"{got}; {same}"
     sure = first = items = question = ""
     if mixed is not None and action == "progressive":
@@ -362,11 +350,11 @@ def _in_words(
         question = _question(verdict.between, measured[task], verdict, thresholds, named, mixed)
         if verdict.more is not None:
             items = f" About {verdict.more:,} more items in both models, with queries in proportion, would decide it."
-    facts = {**values, **asdict(verdict), "named": named, "got": got, "old": old, "mapped": mapped, "best": best}
+    facts: dict[str, Any] = {"named": named, "got": got, "old": old, "mapped": mapped, "best": best}
     facts |= {"left": values.get("leave"), "sure": sure, "first": first, "items": items, "question": question}
-    facts |= {"options": " and ".join(ACTIONS[option] for option in verdict.between)}
+    facts["options"] = " and ".join(ACTIONS[option] for option in verdict.between)
     facts["after"] = f", compared with {best:.3f} after re-embedding" if best else ""
-    headline, reason = (words.format(**facts) for words in _WORDS[action])
+    headline, reason = (words.format(**(values | asdict(verdict) | facts)) for words in _WORDS[action])
     return headline, reason
 
 
