@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from common import arguments, write_json
+from congruence._utils.arrays import normalize_rows as unit
 from congruence.errors import CongruenceWarning
 from congruence.maps.refinement import leading_directions
 from congruence.train import make_method
 from congruence.train.retrieval import left_out_ranks, mean_recall
 from congruence.train.rows import fold_numbers
-from congruence.train.self_trained import unit
 
 #: The two encoders of each kind of rows, and the number of test rows.
 KINDS = {

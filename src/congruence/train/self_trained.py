@@ -54,12 +54,12 @@ class Choice(NamedTuple):
 class SelfTrainedMap(ClosedForm):
     """Join two models by few pairs and two pools of unpaired rows, in closed form.
 
-    A teacher is fitted on the pairs (canonical correlation analysis with a ridge, directions weighted by √ρ). Then, in
-    each round, each unpaired row gets a counterpart on the other side, and the next map is fitted on the pairs and on
-    these: the mean of the other pool weighted by a softmax of CSLS similarities (soft), or its mutual nearest neighbor
-    (hard, for pools that share items). Cross-validation over the pairs chooses λ, the matches, the number of rounds,
-    and whether searches are corrected for hubs; then all pairs are used again. Where nothing is better than the teacher
-    by more than a standard error, the teacher is the result, and ``fit`` warns.
+    A teacher is fitted on the pairs (canonical correlation analysis with a ridge, directions weighted by √ρ). In each
+    round, each unpaired row gets a counterpart, and the next map is fitted on the pairs and on these: the mean of the
+    other pool weighted by a softmax of CSLS similarities (soft), or its mutual nearest neighbor (hard, for pools that
+    share items). Cross-validation over the pairs chooses λ, the matches, the number of rounds, and whether searches are
+    corrected for hubs; then all pairs are used. Where nothing is better than the teacher by more than a standard error,
+    the teacher is the result, and ``fit`` warns.
 
     Parameters
     ----------
@@ -81,8 +81,7 @@ class SelfTrainedMap(ClosedForm):
     banks_ : tuple of ndarray, each of shape (at most 2000, d_out)
         Mapped unpaired rows of both models, from which searches compute the densities that CSLS subtracts.
     scores_ : dict
-        ``"self_training"``: the choice, and recall at 1 and mean reciprocal rank of left-out pairs for the teacher
-        and the chosen map, searched among the other left-out rows and the pool.
+        ``"self_training"``: the choice, and how the teacher and the chosen map find left-out pairs among the pool.
 
     Notes
     -----
@@ -150,8 +149,8 @@ class SelfTrainedMap(ClosedForm):
         self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
         self.banks_ = (
-            unit(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
-            unit(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
+            normalize_rows(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
+            normalize_rows(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
         )
         told = {**choice._asdict(), **evidence, **({"note": why} if why else {})}
         self.scores_ = {"self_training": {**told, "sentence": describe(told)}}
@@ -181,7 +180,7 @@ class SelfTrainedMap(ClosedForm):
                 first = Choice(matches, ridge, 0, None)
                 found = _rounds(A[~out], B[~out], U, V, first, rounds, self.temperature)
                 for number, weights in enumerate(found):
-                    a, b, u, v = (unit(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True))
+                    a, b, u, v = (normalize_rows(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True))
                     banks = np.concatenate([u, a[~out]]), np.concatenate([v, b[~out]])
                     for hubness in corrections:
                         ranks = left_out_ranks((a[out], b[out]), (u, v), groups[out], banks if hubness else None)
@@ -251,15 +250,12 @@ def _rounds(
     A: np.ndarray, B: np.ndarray, U: np.ndarray, V: np.ndarray, choice: Choice, rounds: int, temperature: float
 ) -> list[Weights]:
     """Return the weights of both sides, (d, k), of the teacher and after each round."""
-
-    def empty() -> _Sums:
-        return _Sums(A.shape[1], B.shape[1])
-
-    found = [empty().add(A, B).solve(choice.ridge)]
+    found = [_Sums(A, B).solve(choice.ridge)]
     for _ in range(rounds):
-        mapped = [unit(pool @ W) for pool, W in zip((U, V), found[-1], strict=True)]
-        left, right = _match(U, V, mapped[0], mapped[1], choice.matches, temperature)
-        sums = empty().add(left, right).add(A, B, max(1.0, len(left) / (2 * len(A))))
+        mapped = [normalize_rows(pool @ W) for pool, W in zip((U, V), found[-1], strict=True)]
+        similarity = ScaledSimilarity(mapped[0], mapped[1], 10)
+        left, right = similarity.matched(U, V, temperature if choice.matches == "soft" else None)
+        sums = _Sums(A, B, max(1.0, len(left) / (2 * len(A)))).add(left, right)
         found.append(sums.solve(choice.ridge))
     return found
 
@@ -276,44 +272,31 @@ def _on_all_rows(
     """Return the weights after a last round that matches every unpaired row, softly, with the other side's sample. Rows
     are read once, and only covariances kept.
     """
-    mapped = [unit(side.pool @ W) for side, W in zip(sides, weights, strict=True)]
+    mapped = [normalize_rows(side.pool @ W) for side, W in zip(sides, weights, strict=True)]
     near = ScaledSimilarity(mapped[0], mapped[1], 10)
-    sums, count = _Sums(sides[0].pairs.shape[1], sides[1].pairs.shape[1]), 0
+    count, pairs = sum(map(len, pools)), (sides[0].pairs, sides[1].pairs)
+    sums = _Sums(*pairs, max(1.0, count / (2 * len(pairs[0]))))
     for own, other, density in ((0, 1, near.r_b), (1, 0, near.r_a)):
         density = density.astype(np.float32)
         for _, block in pools[own].scan():
-            count += len(block)
             for part in blocks(len(block), 12 * len(density)):
                 rows = sides[own].reduce(block[part])
-                affinity = np.exp((2 * unit(rows @ weights[own]) @ mapped[other].T - density) / temperature)
+                affinity = np.exp((2 * normalize_rows(rows @ weights[own]) @ mapped[other].T - density) / temperature)
                 match = affinity @ sides[other].pool / affinity.sum(axis=1, keepdims=True)
                 sums.add(*((rows, match) if own == 0 else (match, rows)))
-    sums.add(sides[0].pairs, sides[1].pairs, max(1.0, count / (2 * len(sides[0].pairs))))
     return sums.solve(choice.ridge)
-
-
-def _match(
-    U: np.ndarray, V: np.ndarray, mapped_u: np.ndarray, mapped_v: np.ndarray, matches: str, temperature: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return unpaired rows with their counterparts, of both sides."""
-    similarity = ScaledSimilarity(mapped_u, mapped_v, 10)
-    if matches == "hard":
-        i, j, _ = similarity.mutual()
-        return U[i], V[j]
-    of_u, of_v = similarity.soft_means(U, V, temperature)
-    return np.concatenate([U, of_v]), np.concatenate([of_u, V])
 
 
 class _Sums:
     """Gram matrices of both sides and their product, (d, d), (e, e) and (d, e), of weighted pairs of rows."""
 
-    def __init__(self, d: int, e: int) -> None:
-        self.left, self.right, self.cross = np.zeros((d, d)), np.zeros((e, e)), np.zeros((d, e))
+    def __init__(self, A: np.ndarray, B: np.ndarray, weight: float = 1.0) -> None:
+        self.left, self.right, self.cross = (weight * (X.T @ Y).astype(float) for X, Y in ((A, A), (B, B), (A, B)))
 
-    def add(self, A: np.ndarray, B: np.ndarray, weight: float = 1.0) -> Self:
-        self.left += weight * (A.T @ A)
-        self.right += weight * (B.T @ B)
-        self.cross += weight * (A.T @ B)
+    def add(self, A: np.ndarray, B: np.ndarray) -> Self:
+        self.left += A.T @ A
+        self.right += B.T @ B
+        self.cross += A.T @ B
         return self
 
     def solve(self, ridge: float) -> Weights:
@@ -354,9 +337,3 @@ def describe(facts: dict[str, Any]) -> str:
 def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
     """Return the mean and its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    """Return unit rows, float32; rows of zeros stay zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(norms > 0, norms, 1), np.float32)
