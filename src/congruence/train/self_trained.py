@@ -263,7 +263,7 @@ def _rounds(
 def _readable(data: TrainingData) -> tuple[Any, Any]:
     """Return the unpaired rows of both sides, of which all can be read; no rows if there are none, or only samples."""
     pools = data.unpaired_source, data.unpaired_target
-    return pools if all(hasattr(pool, "scan") for pool in pools) else ((), ())  # type: ignore[return-value]
+    return pools if all(hasattr(pool, "scan") for pool in pools) else ((), ())
 
 
 def _on_all_rows(
