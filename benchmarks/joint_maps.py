@@ -5,6 +5,10 @@ searched by three folds of the n pairs (mean reciprocal rank of left-out pairs a
 used. Test rows are searched among 1,000 that nothing has seen. Pools are disjoint (no item on both sides) or common
 (the same items on both, in another order). All rows are reduced to 128 principal directions of pairs and pools, which
 needs no label. Every result is written to ``--results`` as soon as it is known, and is not computed again.
+
+Kinds: ``photos`` and ``texts`` of ``caltech101_unimodal.npz``, each by two encoders; ``images-texts``, class images by
+CLIP B/32's image encoder and names by EVA-02 B/16's text encoder, of ``lvis1203_clip.npz``; ``photos-names``, one photo
+a class and its name by encoders that know nothing of each other, of ``imagenet1000_unimodal.npz``.
 """
 
 from __future__ import annotations
@@ -20,14 +24,20 @@ from typing import Any
 import numpy as np
 
 from common import arguments, write_json
+from congruence._utils.arrays import normalize_rows as unit
 from congruence.errors import CongruenceWarning
 from congruence.maps.refinement import leading_directions
 from congruence.train import make_method
 from congruence.train.retrieval import left_out_ranks, mean_recall
 from congruence.train.rows import fold_numbers
-from congruence.train.self_trained import unit
 
-ENCODERS = {"photos": ("image_effnet_lite0", "image_mobilenet_v2"), "texts": ("text_mpnet", "text_minilm_l6")}
+#: The two encoders of each kind of rows, and the number of test rows.
+KINDS = {
+    "photos": ("image_effnet_lite0", "image_mobilenet_v2", 1000),
+    "texts": ("text_mpnet", "text_minilm_l6", 1000),
+    "images-texts": ("image_openai_vitb32_avg5", "text_eva02_b16", 300),
+    "photos-names": ("image_effnet_lite0", "text_mpnet", 300),
+}
 SHORT = {"max_steps": 300, "n_components": 128, "folds": 3, "validate_every": 50}
 RATES = [{"learning_rate": rate} for rate in (1e-4, 1e-3, 1e-2)]
 #: The grid of each method: parameters that its paper searches over, or the learning rate.
@@ -45,20 +55,34 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "contrastive": [{**SHORT, **rate} for rate in RATES],
     "sue": [],
 }
+#: Parts of self-training, left out or changed.
+ABLATION: dict[str, dict[str, Any]] = {
+    "soft": {"matches": "soft"},
+    "hard": {"matches": "hard"},
+    "one round": {"max_rounds": 1},
+    "two rounds": {"max_rounds": 2},
+    "ten rounds": {"max_rounds": 10},
+    "temperature 0.05": {"temperature": 0.05},
+    "temperature 0.2": {"temperature": 0.2},
+}
 #: Methods that learn from unpaired rows.
 UNPAIRED = ("self_trained", "sotalign", "nnclr", "sclip", "sue")
 
 
 def read(file: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
     with np.load(file, allow_pickle=False) as data:
-        sides = [data[name].astype(np.float32) for name in ENCODERS[kind]]
+        sides = [data[name].astype(np.float32) for name in KINDS[kind][:2]]
     return tuple(side.reshape(-1, side.shape[-1]) for side in sides)  # type: ignore[return-value]
 
 
-def divide(sides: Any, pairs: int, pool: int, common: bool, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def divide(
+    sides: Any, tests: int, pairs: int, pool: int, common: bool, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return pairs, pools and test rows of both sides, reduced to the principal directions of pairs and pools."""
     rng = np.random.default_rng([seed, 47])
-    test, paired, rest = np.split(rng.permutation(len(sides[0])), [1000, 1000 + pairs])
+    test, paired, rest = np.split(rng.permutation(len(sides[0])), [tests, tests + pairs])
+    if len(rest) < pool * (1 if common else 2):
+        raise SystemExit(f"{len(rest)} rows are left for pools of {pool}.")
     u = rest[:pool]
     v = rng.permutation(u) if common else rest[pool : 2 * pool]
     out = []
@@ -71,7 +95,8 @@ def divide(sides: Any, pairs: int, pool: int, common: bool, seed: int) -> list[t
 
 
 def fit(name: str, parameters: dict[str, Any], pairs: Any, pools: Any, seed: int) -> Any:
-    method = make_method(name, **parameters)
+    name, _, part = name.partition(", ")
+    method = make_method(name, **parameters, **ABLATION.get(part, {}))
     if "random_state" in method.get_params():
         method.set_params(random_state=seed)
     rows = {"unpaired": pools} if name in UNPAIRED else {}
@@ -109,7 +134,7 @@ def measure(name: str, mode: str, drawn: Any, seed: int) -> dict[str, Any]:
         unit(f(rows)) for f, rows in ((mapping.transform, pools[0]), (mapping.transform_target, pools[1]))
     )
     scores = {"plain": 100 * mean_recall(*mapped), "csls": 100 * mean_recall(*mapped, banks=banks)}
-    if name == "self_trained":
+    if name.startswith("self_trained"):
         facts = mapping.scores_["self_training"]
         scores |= {"matches": facts["matches"], "rounds": facts["rounds"], "expected": facts.get("gain")}
     if name == "sotalign":
@@ -135,33 +160,37 @@ def table(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("file", help="caltech101_unimodal.npz")
+    parser.add_argument("file", help="the .npz file of the kind")
     parser.add_argument("--results", type=Path, default=Path("joint-maps.jsonl"))
-    parser.add_argument("--kind", choices=ENCODERS, default="photos")
+    parser.add_argument("--kind", choices=KINDS, default="photos")
     parser.add_argument("--pairs", type=int, nargs="+", default=[50])
     parser.add_argument("--pool", type=int, nargs="+", default=[500])
     parser.add_argument("--pools", choices=("disjoint", "common"), nargs="+", default=["disjoint", "common"])
-    parser.add_argument("--methods", nargs="+", default=list(GRIDS))
+    names = [*GRIDS, *(f"self_trained, {part}" for part in ABLATION)]
+    parser.add_argument("--methods", nargs="+", choices=names, default=list(GRIDS), metavar="NAME")
+    parser.add_argument("--ablation", action="store_true", help="parts of self-training instead of methods")
     parser.add_argument("--modes", choices=("default", "tuned"), nargs="+", default=["default", "tuned"])
     parser.add_argument("--splits", type=int, default=3)
     options = parser.parse_args()
-    names = ("kind", "pairs", "pool", "common", "method", "mode", "split")
+    if options.ablation:
+        options.methods = names[len(GRIDS) :]
+    keys = ("kind", "pairs", "pool", "common", "method", "mode", "split")
     done: list[dict[str, Any]] = []
     if options.results.exists():
         done = [json.loads(line) for line in options.results.read_text().splitlines()]
-    known = {tuple(one[name] for name in names) for one in done}
+    known = {tuple(one[name] for name in keys) for one in done}
     sides = read(options.file, options.kind)
     draws: dict[tuple[Any, ...], Any] = {}
     for method, mode, pools, pairs, pool, split in itertools.product(
         options.methods, options.modes, options.pools, options.pairs, options.pool, range(options.splits)
     ):
         key = (options.kind, pairs, pool, pools == "common", method, mode, split)
-        if key in known or (mode == "tuned" and not GRIDS[method]):
+        if key in known or (mode == "tuned" and not GRIDS.get(method)):
             continue
         where = pairs, pool, pools == "common", split
         if where not in draws:
-            draws[where] = divide(sides, *where)
-        done.append({**dict(zip(names, key, strict=True)), **measure(method, mode, draws[where], split)})
+            draws[where] = divide(sides, KINDS[options.kind][2], *where)
+        done.append({**dict(zip(keys, key, strict=True)), **measure(method, mode, draws[where], split)})
         with options.results.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
         print(json.dumps(done[-1]), flush=True)

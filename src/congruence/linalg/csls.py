@@ -64,6 +64,16 @@ class ScaledSimilarity:
             total += affinity.sum(axis=0, dtype=np.float64)
         return of_a, (of_b / total[:, None]).astype(U.dtype)
 
+    def matched(self, U: np.ndarray, V: np.ndarray, temperature: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows of U and V that match: each row with its soft mean or, without a temperature, with its mutually
+        nearest row.
+        """
+        if temperature is None:
+            i, j, _ = self.mutual()
+            return U[i], V[j]
+        of_u, of_v = self.soft_means(U, V, temperature)
+        return np.concatenate([U, of_v]), np.concatenate([of_u, V])
+
     def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find the pairs of mutually nearest rows; see ``mutual_neighbors``."""
         n, m = len(self._A), len(self._B)

@@ -150,7 +150,7 @@ class Map(ABC):
     def transform(self, X: TensorT, modality: str | None = None, role: str | None = None) -> TensorT: ...
     @overload
     def transform(
-        self, X: ArrayLike | ArrowStream, modality: str | None = None, role: str | None = None
+        self, X: ArrayLike | ArrowStream, modality: str | None = ..., role: str | None = ...
     ) -> np.ndarray: ...
     def transform(self, X: RowsLike, modality: str | None = None, role: str | None = None) -> Array:
         """Map source rows (m, d_source) into the target space, or into the joint space of a joint-space map.
@@ -308,8 +308,7 @@ class Map(ABC):
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
         """Store or compare the number of columns and, of a data frame, their names; in scikit-learn's words."""
         names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
-        if not all(isinstance(name, str) for name in names):
-            names = []
+        names = names if all(isinstance(name, str) for name in names) else []
         fitted = [] if reset else list(vars(self).get("feature_names_in_", ()))
         if reset:
             self.n_features_in_ = A.shape[1]
@@ -361,9 +360,7 @@ class Map(ABC):
         return self.in_use(modality, role)
 
     def in_use(self, modality: str | None, role: str | None) -> Self:
-        """Return ``for_modality(modality, ask=True).for_role(role)``, which is not to be changed: maps of a product
-        make it once.
-        """
+        """Return ``for_modality(modality, ask=True).for_role(role)``, which affine maps make once: do not change it."""
         return self.for_modality(modality, ask=True).for_role(role)
 
     def for_role(self, role: str | None) -> Self:
@@ -418,10 +415,9 @@ class Map(ABC):
     ) -> Any:
         """Map embeddings, after checking that they come from this map's source space; a tensor gives a tensor.
 
-        ``modality`` and ``role`` are those of ``transform``. ``normalize="auto"`` scales mapped rows to unit norm if
-        the target's rows had it at the fit, so that both can share an index. ``side`` is the head of a joint-space
-        map, by default that of the space that the embeddings declare. Raises SpaceMismatchError, DirectionError or
-        ModalityError for embeddings of another space, or of a modality without known means.
+        ``modality`` and ``role`` are those of ``transform``, ``normalize`` is that of ``gives_unit_rows``, ``side`` the
+        head of a joint-space map, by default that of the embeddings' space. Raises SpaceMismatchError, DirectionError
+        or ModalityError for embeddings of another space, or of a modality without known means.
         """
         self.check_fitted()
         if is_tensor(embeddings):
@@ -510,17 +506,6 @@ class Map(ABC):
         of ``as_layers``; ``role`` is that of ``transform``, also by default, while a bridge's module maps queries. With
         ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights are of type ``dtype``,
         float32 by default, and require gradients if ``trainable``.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from congruence import OrthogonalMap
-        >>> from congruence.synthetic import rigid_problem
-        >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
-        >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
-        >>> module = mapping.to_torch(dtype=torch.float64)
-        >>> bool(torch.allclose(module(torch.as_tensor(problem.X)), torch.as_tensor(mapping.transform(problem.X))))
-        True
         """
         torch = require("torch", extra="train")
         from congruence.maps.torch_module import TorchMap
@@ -843,7 +828,7 @@ class AffineMap(Map):
         return [{"kind": "sphere", "base": folded.base, "axis": axis, **mean, **numbers}]
 
     def _means(self) -> RowMeans:
-        """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
+        """Return the means of this map's rows, and all known means, as read-outs use them."""
         name, both = self.source_space_.modality or "", (self.source_mean_, self.target_mean_)
         return RowMeans(*both, False, {name: both[0]}, {name: both[1]})
 
@@ -862,10 +847,9 @@ def load(path: str | Path) -> Map:
 def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
     """Build the map that ``congruence.persist.read_folder`` read from a folder, after checking its content."""
     kind = config.get("kind")
-    for other, loader in (("bridge", "Bridge.load"), ("frame", "CanonicalFrame.load")):
-        if kind == other:
-            fix = ("Pass a map.", f"Load it with `congruence.{loader}`.")
-            raise ParameterError(f"Got a {other} in {path}; expected a map.", fix)
+    if loader := {"bridge": "Bridge", "frame": "CanonicalFrame"}.get(str(kind)):
+        fix = ("Pass a map.", f"Load it with `congruence.{loader}.load`.")
+        raise ParameterError(f"Got a {kind} in {path}; expected a map.", fix)
     if not isinstance(kind, str) or kind not in MAPS:
         problem = f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}."
         raise CorruptFileError(problem, "Upgrade congruence.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,15 @@ class LayerKind(NamedTuple):
     others: tuple[str, ...] = ()
 
 
+def _torch() -> Any:
+    import torch  # loaded already where there is a tensor
+
+    return torch.nn.functional
+
+
 def _linear(layer: Layer, x: Array) -> Array:
+    if is_tensor(x):
+        return _torch().linear(x, layer["weight"].T, layer.get("bias"))
     out = x @ layer["weight"]
     return out + layer["bias"] if "bias" in layer else out
 
@@ -35,48 +43,37 @@ def _linear(layer: Layer, x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """Return x Φ(x), exactly, of an array or a tensor."""
     if is_tensor(x):
-        return x * 0.5 * (1 + (x * math.sqrt(0.5)).erf())
+        return _torch().gelu(x)
     from scipy.special import erf
 
     A = to_numpy(x)
     return A * A.dtype.type(0.5) * (1 + erf(A * A.dtype.type(1 / math.sqrt(2))))
 
 
-def _relu(layer: Layer, x: Array) -> Array:
-    return x.relu() if is_tensor(x) else np.maximum(to_numpy(x), 0)
-
-
 def _silu(layer: Layer, x: Array) -> Array:
     if is_tensor(x):
-        return x * x.sigmoid()
+        return _torch().silu(x)
     from scipy.special import expit
 
     return x * expit(x)
 
 
 def _layernorm(layer: Layer, x: Array) -> Array:
-    xp = namespace(x)
-    centered = x - xp.mean(x, axis=1, keepdims=True)
-    variance = xp.mean(centered**2, axis=1, keepdims=True)
-    out = centered / xp.sqrt(variance + layer["eps"])
+    if is_tensor(x):
+        return _torch().layer_norm(x, x.shape[-1:], layer.get("weight"), layer.get("bias"), layer["eps"])
+    centered = x - x.mean(axis=1, keepdims=True)
+    out = centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + layer["eps"])
     out = out * layer["weight"] if "weight" in layer else out
     return out + layer["bias"] if "bias" in layer else out
 
 
 def _swiglu(layer: Layer, x: Array) -> Array:
-    gate = x @ layer["gate_weight"]
-    gate = gate + layer["gate_bias"] if "gate_bias" in layer else gate
-    return _silu(layer, gate) * _linear(layer, x)
+    gate = {name: layer[f"gate_{name}"] for name in ("weight", "bias") if f"gate_{name}" in layer}
+    return _silu(layer, _linear(gate, x)) * _linear(layer, x)
 
 
 def _complete(layer: Layer, x: Array) -> Array:
-    xp = namespace(x)
-    rest = 1 - xp.sum(x * x, axis=1, keepdims=True)
-    return x + xp.sqrt(xp.where(rest > 0, rest, 0 * rest)) * layer["column"]
-
-
-def _residual(layer: Layer, x: Array) -> Array:
-    return x + forward(layer["layers"], x)
+    return x + (1 - (x * x).sum(axis=-1, keepdims=True)).clip(min=0) ** 0.5 * layer["column"]
 
 
 #: Every kind of layer, by the name that layers and saved maps use.
@@ -86,13 +83,13 @@ LAYERS: dict[str, LayerKind] = {
     "linear": LayerKind(_linear, {"weight": "io", "bias": "o"}, ("bias",)),
     "complete": LayerKind(_complete, {"column": "d"}),
     "gelu": LayerKind(lambda layer, x: gelu(x)),
-    "relu": LayerKind(_relu),
+    "relu": LayerKind(lambda layer, x: x.clip(min=0)),
     "silu": LayerKind(_silu),
     "layernorm": LayerKind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
     "swiglu": LayerKind(
         _swiglu, {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"}, ("bias", "gate_bias")
     ),
-    "residual": LayerKind(_residual, others=("layers",)),
+    "residual": LayerKind(lambda layer, x: x + forward(layer["layers"], x), others=("layers",)),
 }
 
 

@@ -104,11 +104,9 @@ def choice_line(choice: Mapping[str, Any]) -> str:
 def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
     """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table."""
     change = f"{record['recall_before']:.3f} → {record['recall_after']:.3f}"
+    used = f"{record['matches']}, {record.get('kind', 'hard')}" if record["improves"] else "0"
     return [
-        [
-            "matches of unpaired rows among the pairs",
-            f"{record['matches']}, {record.get('kind', 'hard')}" if record["improves"] else "0",
-        ],
+        ["matches of unpaired rows among the pairs", used],
         [f"left-out anchors ranked first of {record['gallery']}, before and after", change],
         ["p-value of the improvement", f"{record['p_value']:.2g}"],
     ]
@@ -126,11 +124,10 @@ def refinement_sentence(record: Mapping[str, object]) -> str:
 
 def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
     """Return how well restarts without any known pair agree, as rows of a table."""
-    agreement = f"{record['agreement']:.0%} of {record['left_out']}"
     return [
         ["pairs found", str(record["matches"])],
         ["aligned", "yes" if record["found"] else "NO: do not use this map"],
-        ["left-out rows that two restarts map to the same row", agreement],
+        ["left-out rows that two restarts map to the same row", f"{record['agreement']:.0%} of {record['left_out']}"],
         ["restarts", str(record["n_restarts"])],
     ]
 
@@ -279,13 +276,9 @@ def _pairing(report: Mapping[str, Any]) -> list[str]:
 def _refinement(record: Mapping[str, Any]) -> list[str]:
     """Return a section on whether unpaired rows are part of the map, with the evidence."""
     sizes = " and ".join(f"{size:,}" for size in record["pool_sizes"])
-    used = (
-        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between "
-        f"pools of {sizes} unpaired rows."
-        if record["improves"]
-        else f"The map is fitted on the {record['n_pairs']:,} pairs alone; pools of {sizes} unpaired rows were tried."
-    )
-    return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {used}")]
+    used = f"and {record['matches']:,} matches" if record["improves"] else "alone"
+    fitted = f"The map is fitted on {record['n_pairs']:,} pairs {used}, with pools of {sizes} unpaired rows."
+    return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {fitted}")]
 
 
 def card_table(rows: list[list[str]]) -> list[str]:

@@ -57,9 +57,8 @@ ModelRows: TypeAlias = dict[str, Embeddings]
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame, and one mean per modality. A map is the rotation of the first model
-    followed by the transpose of the second's, so maps are consistent: A → B → C equals A → C. Models need not share all
-    items, widths or modalities; items are matched by id.
+    Each model has one rotation into the frame, and one mean per modality. A map is the first model's rotation and the
+    transpose of the second's, so A → B → C equals A → C. Models need not share all items, widths or modalities.
 
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
     is the number of models that have item i: for complete data generalized Procrustes analysis without scaling (Gower
@@ -110,8 +109,8 @@ class CanonicalFrame:
     tol: float = 1e-8
 
     def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
-        """Fit the frame on vectors by model name, or by model and modality; ``modality`` is that of rows that do not
-        declare theirs. Items are matched by id. If no model has ids, all must have the same rows.
+        """Fit the frame on vectors by model name, or by model and modality, matched by id; ``modality`` is that of rows
+        that do not declare theirs. If no model has ids, all must have the same rows.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
@@ -172,9 +171,8 @@ class CanonicalFrame:
         return self
 
     def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add a model to the frame: its Procrustes rotation onto the mean of the models already in it, whose maps do
-        not change, to the bit. Some of its ids are in the frame; its other items become part of it, for models added
-        later.
+        """Add a model to the frame by its rotation onto the mean of the models already in it, whose maps do not change,
+        to the bit. Its items that the frame does not have become part of it, for models added later.
         """
         self.check_fitted()
         if name in self.models_:
@@ -208,8 +206,8 @@ class CanonicalFrame:
         return self
 
     def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors;
-        arguments are as for ``add``. No map changes, and items already in the frame are left unchanged.
+        """Add items of a model in the frame, as new anchors for models added later (arguments as for ``add``). Neither
+        maps nor items already in the frame change.
         """
         self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -222,9 +220,8 @@ class CanonicalFrame:
         return self
 
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
-        """Return the map from one model to another, through the frame. It has the means of every modality that both
-        models know, ``modality`` being the one in use. Unlike a map fitted on pairs it has no moments, so it cannot be
-        updated with ``partial_fit``.
+        """Return the map from one model to another, with the means of every modality that both know, ``modality`` being
+        the one in use. It has no moments, so it cannot be updated with ``partial_fit``.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
@@ -296,9 +293,8 @@ class CanonicalFrame:
         rotations: Sequence[Rotation],
     ) -> dict[int, tuple[np.ndarray, str]]:
         """Return each model's mean (d_m,) of one modality, all at the same point of the frame, and where it comes from.
-        If models lack items, their means are over different items. The translations into the frame are therefore
-        least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own
-        means. Models that share no item of the modality are connected by their means.
+        As models may lack items, the translations into the frame are least-squares solutions over all pairs of models;
+        with complete data the models' own means. Models that share no item are connected by their means.
         """
         present = [m for m, rows in enumerate(models) if modality in rows]
         if not self.center:
@@ -462,11 +458,10 @@ class CanonicalFrame:
 
 @dataclass(frozen=True)
 class FrameModel:
-    """One model of a frame. ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its
-    last columns are the axes of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the
-    same point of the frame in every model; ``means_from`` says whether they come from shared "items", from "rows" that
-    no other model has, or, for a modality without rows, from the gap between modalities in the "frame". ``width`` is k,
-    ``rank`` the number of directions that the ``n_anchors`` rows of the fit cover.
+    """One model of a frame. ``rotation`` (d, k + a) is multiplied by the square roots of the gains; its last columns
+    are the axes of the modalities' means. ``means`` (d,) by modality (``""`` if unnamed) are at the same point of the
+    frame in every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model
+    has, or from the gap between modalities in the "frame". ``width`` is k; ``n_anchors`` rows cover ``rank`` ones.
     """
 
     space: Space
@@ -566,8 +561,7 @@ class SharedItems:
 
 class Rotation(NamedTuple):
     """One model's rotation into the frame (d, k): the partial isometry of the ``rank`` directions that its anchors
-    cover (of all with ``shrinkage="full"``), and the same multiplied by the square roots of the gains, so that a map
-    between two models has the square roots of both.
+    cover (of all with ``shrinkage="full"``), and the same multiplied by the square roots of the gains.
     """
 
     isometry: np.ndarray
@@ -617,8 +611,7 @@ def _gather(
     models: Sequence[ModelRows], items: Mapping[str, SharedItems]
 ) -> tuple[dict[tuple[int, int, str], CrossMoments], list[np.ndarray | None]]:
     """Compute the moments of every pair of models on the items both have, each weighted by 1 / (models that have it).
-    Models with fewer shared rows than dimensions are described in an orthonormal basis (d_m, r) of these rows, which is
-    returned too.
+    Models with fewer shared rows than dimensions are described in a basis (d_m, r) of these rows, returned too.
     """
     bases: list[np.ndarray | None] = []
     reduced: list[dict[str, np.ndarray]] = []
@@ -692,10 +685,9 @@ def _make_model(
     axes: Sequence[str],
     anchors: int,
 ) -> FrameModel:
-    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality. The
-    rotation has one more column for each modality in ``axes``. The rule is that of
-    ``congruence.linalg.shrinkage.mean_isometry``: if the covered part of a model's mean corresponds to that of the
-    other models, the uncovered part is assumed to correspond as well.
+    """Build a model of a frame, with one more column for each modality in ``axes``; ``others`` (k,) are the means of
+    the other models' means in the frame. As in ``congruence.linalg.shrinkage.mean_isometry``: if the covered part of a
+    model's mean corresponds to that of the others, the uncovered part is assumed to correspond as well.
     """
     columns = np.zeros((len(rotation.isometry), len(axes)))
     residuals, used = [], []

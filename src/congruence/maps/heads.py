@@ -96,9 +96,8 @@ class HeadsMap(Map):
         source_space: Space | None = None,
         target_space: Space | None = None,
     ) -> HeadsMap:
-        """Build a map from trained layers, first to last, as arrays or tensors, which are copied; the decoders lead
-        back from the joint space, for ``reconstruct``. ``facts`` are plain data about the training to store with the
-        map; ``n_pairs`` also sets ``n_pairs_``.
+        """Build a map from trained layers, first to last, whose arrays or tensors are copied; the decoders lead back
+        from the joint space. ``facts`` are plain data to store with the map; ``n_pairs`` also sets ``n_pairs_``.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
@@ -157,9 +156,7 @@ class HeadsMap(Map):
 
     @property
     def history_(self) -> History:
-        """Losses and validation scores of the training by step, read from ``facts_["history"]``. An AttributeError if
-        the map has no training record, a CorruptFileError if the one of a saved map is damaged.
-        """
+        """Losses and validation scores of the training by step; an AttributeError if the map has no such record."""
         self.check_fitted()
         if "history" not in self.facts_:
             raise AttributeError(f"{type(self).__name__} of method {self.method_!r} has no training record")

@@ -9,20 +9,20 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from congruence._utils.arrays import cast_like
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence._utils.typing import Array, Layer, RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
-from congruence.maps._layers import gelu, in_blocks
+from congruence.maps._layers import cast, forward, in_blocks
 from congruence.maps.linear import LinearMap
 from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
 
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
 _WEIGHTS = {"matrix": "io", "source_mean": "i", "target_mean": "o", "w1": "ih", "b1": "h", "w2": "ho", "b2": "o"}
+_MEANS = ("source_mean", "target_mean")
 _CURVES = {"loss_curve": "e", "validation_curve": "v"}
 
 
@@ -91,15 +91,9 @@ class MLPMap(Map):
         self.validation_curve_ = [value * out_scale**2 for value in curves[1]]
         self.n_epochs_ = len(self.loss_curve_)
         self.best_epoch_ = int(np.argmin(curves[1]))
-        self.weights_ = {
-            "matrix": linear.coef_,
-            "source_mean": linear.source_mean_,
-            "target_mean": linear.target_mean_,
-            "w1": best["w1"].T / in_scale,
-            "b1": best["b1"],
-            "w2": best["w2"].T * out_scale,
-            "b2": best["b2"] * out_scale,
-        }
+        self.weights_ = {"matrix": linear.coef_, **{name: getattr(linear, f"{name}_") for name in _MEANS}}
+        self.weights_ |= {"w1": best["w1"].T / in_scale, "b1": best["b1"]}
+        self.weights_ |= {"w2": best["w2"].T * out_scale, "b2": best["b2"] * out_scale}
         self.n_pairs_ = len(A)
         self.facts_ = {
             "n_pairs": self.n_pairs_,
@@ -166,22 +160,16 @@ class MLPMap(Map):
         return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
 
     def _map(self, rows: Array) -> Array:
-        w = {name: cast_like(value, rows) for name, value in self.weights_.items()}
-
-        def map_block(part: Array) -> Array:
-            centered = part - w["source_mean"]
-            hidden = gelu(centered @ w["w1"] + w["b1"])
-            return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
-
-        return in_blocks(map_block, rows, len(w["b2"]), 4 * len(w["b1"]))
+        line, rest = (cast(branch, rows) for branch in self._layers_of("source")[0]["branches"])
+        width, hidden = self._n_features_out, len(self.weights_["b1"])
+        return in_blocks(lambda part: forward(line, part) + forward(rest, part), rows, width, 4 * hidden)
 
     def _layers_of(self, side: str) -> list[Layer]:
         self.check_fitted()
         w = self.weights_
         center: Layer = {"kind": "center", "mean": w["source_mean"]}
-        line: Layer = {"kind": "linear", "weight": w["matrix"], "bias": w["target_mean"]}
-        first: Layer = {"kind": "linear", "weight": w["w1"], "bias": w["b1"]}
-        last: Layer = {"kind": "linear", "weight": w["w2"], "bias": w["b2"]}
+        names = (("matrix", "target_mean"), ("w1", "b1"), ("w2", "b2"))
+        line, first, last = ({"kind": "linear", "weight": w[matrix], "bias": w[bias]} for matrix, bias in names)
         return [{"kind": "sum", "branches": [[center, line], [center, first, {"kind": "gelu"}, last]]}]
 
     @property

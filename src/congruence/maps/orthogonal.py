@@ -47,8 +47,8 @@ _SOLVED = (
 
 
 class GivenMeans(NamedTuple):
-    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average. A weight is
-    None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
+    """Means passed to ``recenter``, and the total weight of the rows they average: None for a mean vector, 0 for a mean
+    derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -133,8 +133,7 @@ class OrthogonalMap(AffineMap):
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
     ) -> Self:
         """Fit the rotation on rows paired by position. ``sample_weight`` (n,) counts as repetitions. ``modality`` is
-        one name or one per row; rows of different modalities are centered separately and their cross-covariances are
-        added.
+        one name or one per row; each modality is centered by itself, and their cross-covariances are added.
         """
         self._start()
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
@@ -154,9 +153,8 @@ class OrthogonalMap(AffineMap):
         forgetting: float = 1.0,
     ) -> Self:
         """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them. The
-        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. Means set by ``recenter`` are kept,
-        those from the gap between modalities recomputed. A read-out that ``congruence.fit`` chose is measured again, on
-        each batch before the map sees it, and scores are dropped.
+        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. Means set by ``recenter`` are kept. A
+        read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
@@ -168,14 +166,12 @@ class OrthogonalMap(AffineMap):
                 raise ParameterError("A composed map has no pairs to add to.", "Fit a new map.")
             self._start()
         else:
-            unnamed = solved and self.modality_ is None
-            if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean * self.center):
+            pairs_mean = before[min(before)].source_mean * self.center
+            if solved and self.modality_ is None and not np.array_equal(self.source_mean_, pairs_mean):
                 raise ParameterError("The map was recentered without a modality.", "Pass `modality=…` to recenter.")
             self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
-            # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
-            self.moments_: dict[str, CrossMoments] = {
-                name: moments.scaled(forgetting) for name, moments in before.items()
-            }
+            # New ones, since other maps of the same fit share the present ones (for_modality, recenter).
+            self.moments_: dict[str, CrossMoments] = {name: one.scaled(forgetting) for name, one in before.items()}
         try:
             groups = self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
         except Exception:
@@ -203,9 +199,8 @@ class OrthogonalMap(AffineMap):
         return Readout(self.readout_.queries, self.readout_.store, *tables)
 
     def merge(self, other: Self) -> Self:
-        """Return the map fitted on the pairs of both maps together, which must have the same parameters. ``other`` may
-        be fitted on other pairs of the same two models, e.g. on another shard. What ``congruence.fit`` measured for the
-        read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
+        """Return the map fitted on the pairs of both maps together, such as those of two shards; both have the same
+        parameters. What ``congruence.fit`` measured for the read-outs of both is averaged, a lower bound.
         """
         self._check_same_kind(other, "merge")
         if (ours := self.get_params()) != (theirs := other.get_params()):
@@ -484,9 +479,8 @@ class OrthogonalMap(AffineMap):
         modality: str,
         forgetting: float = 1.0,
     ) -> Self:
-        """Return a map whose means of one modality include additional unpaired rows of one side or both, as if
-        ``recenter`` had been given all rows together; it must have been given rows, not mean vectors. The weight of the
-        rows counted so far is multiplied by ``forgetting``, in (0, 1].
+        """Return a map whose means of one modality include further unpaired rows, as if ``recenter`` had been given
+        them too (rows, not mean vectors). Rows counted so far weigh ``forgetting`` times as much, in (0, 1].
         """
         _check_forgetting(forgetting)
         self.check_fitted()
@@ -569,8 +563,8 @@ class OrthogonalMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this map and then ``other``, which starts from this map's target but may have
-        other means there. Modalities that both maps know keep their own means.
+        """Return the map that applies this map and then ``other``, from this map's target but possibly about other
+        means. Modalities that both maps know keep their own means.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()

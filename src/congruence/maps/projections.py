@@ -215,9 +215,8 @@ class CCAMap(ClosedFormHeads):
 
 @dataclass(frozen=True)
 class SideRows:
-    """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
-    ``raw`` (n, d); ``shift`` (d,): vector that is subtracted: the mean of the (unit) rows, or zeros; ``average`` (d,):
-    mean of the (unit) rows before anything is subtracted.
+    """Rows of one side, one float64 block at a time: ``raw`` (n, d), scaled to unit norm if ``normalize``, minus
+    ``shift`` (d,): their ``average`` (d,), or zeros.
     """
 
     raw: np.ndarray
@@ -242,7 +241,7 @@ class SideRows:
 
     @property
     def size(self) -> float:
-        """√n · ‖mean row‖. Rounding error after centering is about this times machine precision."""
+        """√n · ‖mean row‖: rounding error after centering is about this times machine precision."""
         return float(np.sqrt(len(self.raw)) * np.linalg.norm(self.average))
 
     def __getitem__(self, part: slice) -> np.ndarray:
@@ -255,9 +254,8 @@ class SideRows:
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
-    """Choose the sign of each direction such that the mean row has a positive component. The rule uses only inner
-    products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component in a
-    direction, the direction's largest entry is made positive.
+    """Choose the sign of each direction such that the mean row has a positive component (which no rotation of the
+    inputs changes) or, if it has none, the direction's largest entry is positive.
     """
     component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
@@ -266,9 +264,8 @@ def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
 
 
 def _compress(A: SideRows, B: SideRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them. They are the
-    triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block by block. This
-    is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
+    """Return at most d_source + d_target rows with the same Gram matrices and cross-product: the factor R of a QR
+    decomposition of both sides, block by block. This is exact, and avoids squaring the data.
     """
     import scipy.linalg
 

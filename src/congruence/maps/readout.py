@@ -100,10 +100,10 @@ class Readout:
     orthonormal basis of the new means of the queries' other modalities, and u the direction of ν off B:
 
     - ``plain``: the map itself, ``r + ν``.
-    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``. k is
-      ``height[m]``, and δ is ``lift[m]`` (``find_lift``), if m may be searched by queries of its own kind, else 0.
-      Means that hold less than a tenth of the squared norm are no directions here. If ν is unknown, ``unit(p)``, and u
-      is the direction of the map's guess of ν. If the new mean of no query is known, the map itself.
+    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``; k
+      is ``height[m]`` and δ ``lift[m]`` (``find_lift``), or 0 if no queries of m's kind search. Means of less than a
+      tenth of the squared norm are no directions. If ν is unknown, ``unit(p)``, and u is the direction of the map's
+      guess of ν. If the new mean of no query is known, the map itself.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row

@@ -60,8 +60,7 @@ class Refinement(Matches):
     """Matches between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
     - ``improves``: Whether refined maps are better on left-out pairs (``p_value`` ≤ 0.05); only then use the matches.
-    - ``kind``: ``"soft"`` (each row of a pool matched with a weighted mean of the other pool) or ``"hard"`` (mutual
-      nearest neighbors), whichever gains more.
+    - ``kind``: ``"soft"`` (weighted means of the other pool) or ``"hard"`` (mutual nearest neighbors).
     - ``n_pairs``, ``pool_sizes``: Pairs given; rows of the pools, without duplicates and rows that are among the pairs.
     - ``source_rows``, ``target_rows``: Row numbers (k,) of the mutual nearest neighbors, in the pools as passed.
     - ``matched_share``: k divided by the rows of the smaller pool. No evidence: wrong maps match a third to two thirds.
@@ -108,13 +107,12 @@ def refine(
 ) -> Refinement:
     """Match two unpaired pools, starting from at least five known pairs, and test whether the matches help.
 
-    A round maps the source pool by the current map, centers both pools, matches them by CSLS similarities (Conneau et
-    al. 2018), and fits the next map on pairs and matches. In the first ``max_iter`` rounds each row of a pool is
-    matched with the mean of the other pool weighted by a softmax at temperature 0.3, which needs no common items; in up
-    to ``max_iter`` further rounds with its mutual nearest neighbor. For each fold all rounds are run on the other
-    folds, and the cosines of the fold's own pairs are compared. The soft rounds must improve them (sign test); the hard
-    ones are used if they improve them further (docs/refine.md). In the rounds, wide rows are reduced to the 128 leading
-    directions of their pool. Time: at most 2 (folds + 1) · max_iter rounds, each O(p q · 128).
+    A round maps the source pool by the current map, matches both centered pools by CSLS similarities (Conneau et al.
+    2018), and fits the next map on pairs and matches: in the first ``max_iter`` rounds each row with the mean of the
+    other pool weighted by a softmax at temperature 0.3, which needs no common items; in up to ``max_iter`` further
+    rounds with its mutual nearest neighbor. The soft rounds must improve the cosines of left-out folds (sign test); the
+    hard ones are used if they improve them further (docs/refine.md). Wide rows are reduced to 128 leading directions.
+    Time: at most 2 (folds + 1) · max_iter rounds, each O(p q · 128).
 
     Parameters
     ----------
@@ -264,20 +262,18 @@ class _Rounds:
         for _ in range(self.max_iter):
             mapping = self.fit(*_joined((X, Y), *self.soft(mapping, self.U, self.V)))
         maps.append(mapping)
-        i = j = np.empty(0, np.intp)
+        found = np.empty((2, 0), np.intp)
         for _ in range(self.max_iter):
-            before = i, j
-            i, j, _ = self.match(mapping)
-            if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
+            before, found = found, np.stack(self.match(mapping)[:2])
+            if np.array_equal(found, before):
                 break
-            mapping = self.fit(*_joined((X, Y), self.U[i], self.V[j]))
+            mapping = self.fit(*_joined((X, Y), self.U[found[0]], self.V[found[1]]))
         return [*maps, mapping]
 
     def soft(self, mapping: OrthogonalMap, U: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of both pools, each with the weighted mean of the other pool."""
         similarity = ScaledSimilarity(self._mapped(mapping, self.U), self.target, self.n_neighbors)
-        of_u, of_v = similarity.soft_means(U, V, _TEMPERATURE)
-        return np.concatenate([U, of_v]), np.concatenate([of_u, V])
+        return similarity.matched(U, V, _TEMPERATURE)
 
     def match(self, mapping: OrthogonalMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the mutual nearest neighbors of the mapped source pool and the target pool."""

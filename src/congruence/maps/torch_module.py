@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
 from congruence.errors import ShapeError
+from congruence.maps._layers import LAYERS
 from congruence.maps.readout import Folded, to_sphere
 
 if TYPE_CHECKING:
@@ -69,7 +69,12 @@ class TorchLayer(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to rows (…, d)."""
-        return FORWARD[self.kind](self, input)
+        if self.kind == "normalize":
+            return _normalize(input)
+        if self.kind == "sphere":
+            return _sphere(self, input)
+        out: Tensor = LAYERS[self.kind].forward({**self.values, **self._parameters}, input)
+        return out
 
     def plain(self) -> Layer:
         """Return the layer as plain data."""
@@ -77,44 +82,11 @@ class TorchLayer(nn.Module):
         return {"kind": self.kind, **self.values, **arrays}
 
 
-def _linear(layer: nn.Module, x: Tensor) -> Tensor:
-    return F.linear(x, layer.weight.T, getattr(layer, "bias", None))
-
-
-def _layernorm(layer: nn.Module, x: Tensor) -> Tensor:
-    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, layer.values["eps"])
-
-
-def _swiglu(layer: nn.Module, x: Tensor) -> Tensor:
-    gate = F.linear(x, layer.gate_weight.T, getattr(layer, "gate_bias", None))
-    return F.silu(gate) * _linear(layer, x)
-
-
-def _complete(layer: nn.Module, x: Tensor) -> Tensor:
-    return x + (1 - (x * x).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt() * layer.column
-
-
 def _sphere(layer: nn.Module, x: Tensor) -> Tensor:
     mean, offset = getattr(layer, "mean", None), np.array(layer.values["offset"])
     folded = Folded(np.empty(0), offset, layer.base, layer.axis, layer.values["height"], mean)
     out: Tensor = to_sphere(x.reshape(-1, x.shape[-1]), folded).reshape(x.shape)
     return out
-
-
-#: How layers of each kind that has no module of its own are applied.
-FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "normalize": lambda layer, x: _normalize(x),
-    "center": lambda layer, x: x - layer.mean,
-    "complete": _complete,
-    "linear": _linear,
-    "gelu": lambda layer, x: F.gelu(x),
-    "relu": lambda layer, x: F.relu(x),
-    "silu": lambda layer, x: F.silu(x),
-    "layernorm": _layernorm,
-    "swiglu": _swiglu,
-    "sphere": _sphere,
-}
 
 
 class _Sum(nn.ModuleList):

@@ -173,7 +173,7 @@ class _Search:
         for _ in range(_ROUNDS):
             before = i, j
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
-            if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
+            if all(map(np.array_equal, before, (i, j))):
                 break
         # Without matches, e.g. with three different rows, return arbitrary pairs: the agreement shows that the search
         # failed.

@@ -150,12 +150,10 @@ class HeadTrainer(HeadsMap, Schedule):
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or
             None.
         validation : tuple, optional
-            Held-out rows as for ``score``: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
-            rows with equal labels match. The weights with the best score are kept. Or a share (below 1) or number of
-            the pairs, by which the number of steps is chosen before the training on all pairs.
+            Held-out rows as for ``score``, with labels or paired as above, by which the best weights are kept; or a
+            share (below 1) or number of the pairs, by which the number of steps is chosen before all are used.
         groups : sequence, shape (n,), optional
-            Labels of the rows of ``Y``: pairs of one label, such as an image, are left out together. By default those
-            with identical vectors on either side.
+            Labels of the rows of ``Y`` that are left out together; by default identical vectors on either side.
         checkpoint, resume : path-like, optional, and bool, default=True
             Folder in which the latest checkpoint is kept, and whether to resume from it.
         verbose : bool, default=True

@@ -43,9 +43,8 @@ class ClosedForm(HeadsMap):
     ) -> Self:
         """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
 
-        Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
-        help. Validation rows are scored, but nothing is chosen by them. A share or number of the pairs is left out in
-        turns, before the fit to all pairs; ``scores_["folds"]`` has the result.
+        Only ``SelfTrainedMap`` uses unpaired rows, and warns (AlignmentWarning) where they do not help. Validation rows
+        are scored, but choose nothing; a share or number of the pairs is left out in turns (``scores_["folds"]``).
         """
         self._check_parameters()  # type: ignore[attr-defined]
         share = validation if isinstance(validation, (int, float)) else None
@@ -100,41 +99,31 @@ class Procrustes(ClosedForm, ProcrustesHeads):
     method: ClassVar[str] = "procrustes"
 
 
+@dataclass(eq=False, repr=False)
 class WeightedCCA(CCA):
-    """Canonical correlation analysis, compared by the cosine of directions that are weighted by their correlations.
-
-    ``CCA`` with other defaults: ``power=0.5`` and ``ridge=1.0``.
-    """
+    """``CCA`` with other defaults, compared by the cosine of directions weighted by the root of their correlations."""
 
     method: ClassVar[str] = "weighted_cca"
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        ridge: float = 1.0,
-        center: bool = True,
-        normalize: bool = True,
-        power: float = 0.5,
-    ) -> None:
-        super().__init__(n_components, ridge, center, normalize, power)
+    ridge: float = 1.0
+    power: float = 0.5
 
 
 @dataclass(eq=False, repr=False)
 class CSA(ClosedForm):
     """Canonical similarity analysis as published: the score Σ ρ_i u_i v_i/(‖u‖‖v‖) of canonical directions u, v.
 
-    Its norms are those of the *unweighted* rows. Two more coordinates make it a plain cosine of mapped rows:
-    [√ρ û, √(1 − Σ ρ û²), 0] and [√ρ v̂, 0, √(1 − Σ ρ v̂²)] of the unit rows û and v̂. With the norms of the weighted
-    rows instead, which often retrieves better, it is ``WeightedCCA``.
+    Two more coordinates make it a plain cosine of mapped rows: [√ρ û, √(1 − Σ ρ û²), 0] and [√ρ v̂, 0, √(1 − Σ ρ v̂²)]
+    of the unit rows û and v̂. With the norms of the *weighted* rows, which often retrieves better, it is
+    ``WeightedCCA``.
 
     Parameters
     ----------
     n_components : int, optional
         s, the number of directions kept; by default as many as the pairs support.
     ridge : float, default=0.0
-        λ, added to the Gram matrices. CSA itself has no such term. But with fewer pairs than dimensions and λ = 0,
-        every direction correlates perfectly on the pairs, whatever they are, and the map retrieves almost nothing on
-        other rows.
+        λ, added to the Gram matrices, which CSA does not have. With fewer pairs than dimensions and λ = 0, every
+        direction correlates perfectly on the pairs, and the map retrieves almost nothing on other rows.
     center, normalize : bool, default=True
         As for ``CCAMap``.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import scipy.linalg
 
-from congruence._utils.arrays import normalize_rows
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import Layer
 from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Space
@@ -37,6 +37,10 @@ BANK_ROWS = 2000
 FEWEST_PAIRS, FEWEST_ROWS = 5, 20
 
 
+#: Directions of both sides, (d, k) and (e, k).
+Weights: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
 class Choice(NamedTuple):
     """What a map is made of: its matches, λ as a share of the trace, the rounds, and the correction for hubs."""
 
@@ -50,12 +54,12 @@ class Choice(NamedTuple):
 class SelfTrainedMap(ClosedForm):
     """Join two models by few pairs and two pools of unpaired rows, in closed form.
 
-    A teacher is fitted on the pairs (canonical correlation analysis with a ridge, directions weighted by √ρ). Then, in
-    each round, each unpaired row gets a counterpart on the other side, and the next map is fitted on the pairs and on
-    these: the mean of the other pool weighted by a softmax of CSLS similarities (soft), or its mutual nearest neighbor
-    (hard, for pools that share items). Cross-validation over the pairs chooses λ, the matches, the number of rounds,
-    and whether searches are corrected for hubs; then all pairs are used again. Where nothing is better than the teacher
-    by more than a standard error, the teacher is the result, and ``fit`` warns.
+    A teacher is fitted on the pairs (canonical correlation analysis with a ridge, directions weighted by √ρ). In each
+    round, each unpaired row gets a counterpart, and the next map is fitted on the pairs and on these: the mean of the
+    other pool weighted by a softmax of CSLS similarities (soft), or its mutual nearest neighbor (hard, for pools that
+    share items). Cross-validation over the pairs chooses λ, the matches, the number of rounds, and whether searches are
+    corrected for hubs; then all pairs are used. Where nothing is better than the teacher by more than a standard error,
+    the teacher is the result, and ``fit`` warns.
 
     Parameters
     ----------
@@ -68,7 +72,8 @@ class SelfTrainedMap(ClosedForm):
     hubness : {"auto", "csls", "none"}, default="auto"
         Whether ``score`` and ``congruence.evaluation.search`` correct for hubs; the mapped rows do not depend on it.
     max_rows : int, default=5000
-        Rows of each pool that are used, spread evenly over it.
+        Rows of each pool that choose and take part in all rounds, spread evenly over it. With soft matches, the last
+        round matches all rows with the sample of the other side, in one pass.
 
     Attributes
     ----------
@@ -76,14 +81,14 @@ class SelfTrainedMap(ClosedForm):
     banks_ : tuple of ndarray, each of shape (at most 2000, d_out)
         Mapped unpaired rows of both models, from which searches compute the densities that CSLS subtracts.
     scores_ : dict
-        ``"self_training"``: the choice, and recall at 1 and mean reciprocal rank of left-out pairs for the teacher
-        and the chosen map, searched among the other left-out rows and the pool.
+        ``"self_training"``: the choice, and how the teacher and the chosen map find left-out pairs among the pool.
 
     Notes
     -----
     Rows are scaled to unit norm, centered by the mean of pairs and pool, and reduced to 256 principal directions. The
     pairs weigh at least half as much as all matches together. Rows of a pool that equal a row of the pairs, or each
-    other, count once. Time O(m² · 256) a round for m rows of each pool; memory O(m · 256) and a block of similarities.
+    other, count once, but for the last pass over larger pools. Time O(m² · 256) a round for m rows of each pool and
+    O(n · m · 256) for all n; memory O(m · 256) and a block of similarities.
 
     Source: Conneau et al. (2018), "Word translation without parallel data" (CSLS). Vinod (1976), "Canonical ridge and
     econometrics of joint production".
@@ -133,7 +138,10 @@ class SelfTrainedMap(ClosedForm):
             choice, evidence = self._choose(A, B, U, V, groups)
             if not why and choice.matches == "none" and self.matches != "none":
                 why = "maps with matches are not better on pairs left out"
-        weights = _rounds(A, B, U, V, choice, choice.rounds, self.temperature)[-1]
+        found = _rounds(A, B, U, V, choice, choice.rounds, self.temperature)
+        weights = found[-1]
+        if choice.matches == "soft" and max(map(len, all_rows := _readable(data))) > self.max_rows:
+            weights = _on_all_rows(sides, all_rows, found[-2], choice, self.temperature)
         weights = weights[0][:, : self.n_components], weights[1][:, : self.n_components]
         layers = {name: side.layers(W) for name, side, W in zip(SIDES, sides, weights, strict=True)}
         facts: dict[str, Any] = {**data.sizes(), "used_rows": [len(U), len(V)], "hubness": choice.hubness}
@@ -141,11 +149,11 @@ class SelfTrainedMap(ClosedForm):
         self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
         self.banks_ = (
-            unit(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
-            unit(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
+            normalize_rows(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
+            normalize_rows(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
         )
-        found = {**choice._asdict(), **evidence, **({"note": why} if why else {})}
-        self.scores_ = {"self_training": {**found, "sentence": describe(found)}}
+        told = {**choice._asdict(), **evidence, **({"note": why} if why else {})}
+        self.scores_ = {"self_training": {**told, "sentence": describe(told)}}
         return why
 
     def _check_parameters(self) -> None:
@@ -172,7 +180,7 @@ class SelfTrainedMap(ClosedForm):
                 first = Choice(matches, ridge, 0, None)
                 found = _rounds(A[~out], B[~out], U, V, first, rounds, self.temperature)
                 for number, weights in enumerate(found):
-                    a, b, u, v = (unit(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True))
+                    a, b, u, v = (normalize_rows(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True))
                     banks = np.concatenate([u, a[~out]]), np.concatenate([v, b[~out]])
                     for hubness in corrections:
                         ranks = left_out_ranks((a[out], b[out]), (u, v), groups[out], banks if hubness else None)
@@ -211,10 +219,12 @@ class _Side:
     def __init__(self, paired: np.ndarray, pool: np.ndarray) -> None:
         rows = normalize_rows(np.concatenate([paired, pool]))
         self.mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-        rows -= self.mean
-        self.basis = leading_directions(rows, DIRECTIONS)
-        reduced = rows @ self.basis
-        self.pairs, self.pool = reduced[: len(paired)], reduced[len(paired) :]
+        self.basis = leading_directions(rows - self.mean, DIRECTIONS)
+        self.pairs, self.pool = self.reduce(paired), self.reduce(pool)
+
+    def reduce(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows in the principal directions."""
+        return (normalize_rows(rows) - self.mean) @ self.basis
 
     def layers(self, weights: np.ndarray) -> list[Layer]:
         """Return the layers of a head that maps reduced rows by these weights."""
@@ -238,49 +248,74 @@ def _spread(rows: np.ndarray, most: int) -> np.ndarray:
 
 def _rounds(
     A: np.ndarray, B: np.ndarray, U: np.ndarray, V: np.ndarray, choice: Choice, rounds: int, temperature: float
-) -> list[tuple[np.ndarray, np.ndarray]]:
+) -> list[Weights]:
     """Return the weights of both sides, (d, k), of the teacher and after each round."""
-    found = [_solve(A, B, np.ones(len(A)), choice.ridge)]
+    found = [_Sums(A, B).solve(choice.ridge)]
     for _ in range(rounds):
-        mapped = [unit(pool @ W) for pool, W in zip((U, V), found[-1], strict=True)]
-        left, right = _match(U, V, mapped[0], mapped[1], choice.matches, temperature)
-        weights = np.r_[np.full(len(A), max(1.0, len(left) / (2 * len(A)))), np.ones(len(left))]
-        found.append(_solve(np.concatenate([A, left]), np.concatenate([B, right]), weights, choice.ridge))
+        mapped = [normalize_rows(pool @ W) for pool, W in zip((U, V), found[-1], strict=True)]
+        similarity = ScaledSimilarity(mapped[0], mapped[1], 10)
+        left, right = similarity.matched(U, V, temperature if choice.matches == "soft" else None)
+        sums = _Sums(A, B, max(1.0, len(left) / (2 * len(A)))).add(left, right)
+        found.append(sums.solve(choice.ridge))
     return found
 
 
-def _match(
-    U: np.ndarray, V: np.ndarray, mapped_u: np.ndarray, mapped_v: np.ndarray, matches: str, temperature: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return unpaired rows with their counterparts, of both sides."""
-    similarity = ScaledSimilarity(mapped_u, mapped_v, 10)
-    if matches == "hard":
-        i, j, _ = similarity.mutual()
-        return U[i], V[j]
-    of_u, of_v = similarity.soft_means(U, V, temperature)
-    return np.concatenate([U, of_v]), np.concatenate([of_u, V])
+def _readable(data: TrainingData) -> tuple[Any, Any]:
+    """Return the unpaired rows of both sides, of which all can be read; no rows if there are none, or only samples."""
+    pools = data.unpaired_source, data.unpaired_target
+    return pools if all(hasattr(pool, "scan") for pool in pools) else ((), ())
 
 
-def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return directions (d, k) of both sides by canonical correlation analysis, weighted by √ρ.
-
-    λ is ``ridge`` times the trace of each Gram matrix, whatever the number of rows and directions.
+def _on_all_rows(
+    sides: list[_Side], pools: tuple[Any, Any], weights: Weights, choice: Choice, temperature: float
+) -> Weights:
+    """Return the weights after a last round that matches every unpaired row, softly, with the other side's sample. Rows
+    are read once, and only covariances kept.
     """
-    weighted = A * weights[:, None].astype(A.dtype)
-    cross = (weighted.T @ B).astype(np.float64)
-    factors = []
-    for gram in (weighted.T @ A, (B * weights[:, None].astype(B.dtype)).T @ B):
-        gram = gram.astype(np.float64)
-        gram[np.diag_indices_from(gram)] += ridge * np.trace(gram) + np.finfo(float).tiny
-        factors.append(scipy.linalg.cholesky(gram, lower=True, check_finite=False))
-    whitened = scipy.linalg.solve_triangular(factors[0], cross, lower=True)
-    whitened = scipy.linalg.solve_triangular(factors[1], whitened.T, lower=True).T
-    left, correlations, right = scipy.linalg.svd(whitened, full_matrices=False)
-    kept = max(1, int((correlations > 1e-6 * correlations[0]).sum()))
-    roots = np.sqrt(correlations[:kept])
-    sides = ((factors[0], left[:, :kept] * roots), (factors[1], right[:kept].T * roots))
-    W, Z = (scipy.linalg.solve_triangular(L, side, lower=True, trans="T").astype(np.float32) for L, side in sides)
-    return W, Z
+    mapped = [normalize_rows(side.pool @ W) for side, W in zip(sides, weights, strict=True)]
+    near = ScaledSimilarity(mapped[0], mapped[1], 10)
+    count, pairs = sum(map(len, pools)), (sides[0].pairs, sides[1].pairs)
+    sums = _Sums(*pairs, max(1.0, count / (2 * len(pairs[0]))))
+    for own, other, density in ((0, 1, near.r_b), (1, 0, near.r_a)):
+        density = density.astype(np.float32)
+        for _, block in pools[own].scan():
+            for part in blocks(len(block), 12 * len(density)):
+                rows = sides[own].reduce(block[part])
+                affinity = np.exp((2 * normalize_rows(rows @ weights[own]) @ mapped[other].T - density) / temperature)
+                match = affinity @ sides[other].pool / affinity.sum(axis=1, keepdims=True)
+                sums.add(*((rows, match) if own == 0 else (match, rows)))
+    return sums.solve(choice.ridge)
+
+
+class _Sums:
+    """Gram matrices of both sides and their product, (d, d), (e, e) and (d, e), of weighted pairs of rows."""
+
+    def __init__(self, A: np.ndarray, B: np.ndarray, weight: float = 1.0) -> None:
+        self.left, self.right, self.cross = (weight * (X.T @ Y).astype(float) for X, Y in ((A, A), (B, B), (A, B)))
+
+    def add(self, A: np.ndarray, B: np.ndarray) -> Self:
+        self.left += A.T @ A
+        self.right += B.T @ B
+        self.cross += A.T @ B
+        return self
+
+    def solve(self, ridge: float) -> Weights:
+        """Return directions (d, k) of both sides by canonical correlation analysis, weighted by √ρ.
+
+        λ is ``ridge`` times the trace of each Gram matrix, whatever the number of rows and directions.
+        """
+        factors = []
+        for gram in (self.left, self.right):
+            shrunk = gram + (ridge * np.trace(gram) + np.finfo(float).tiny) * np.eye(len(gram))
+            factors.append(scipy.linalg.cholesky(shrunk, lower=True, check_finite=False))
+        whitened = scipy.linalg.solve_triangular(factors[0], self.cross, lower=True)
+        whitened = scipy.linalg.solve_triangular(factors[1], whitened.T, lower=True).T
+        left, correlations, right = scipy.linalg.svd(whitened, full_matrices=False)
+        kept = max(1, int((correlations > 1e-6 * correlations[0]).sum()))
+        roots = np.sqrt(correlations[:kept])
+        sides = ((factors[0], left[:, :kept] * roots), (factors[1], right[:kept].T * roots))
+        W, Z = (scipy.linalg.solve_triangular(L, side, lower=True, trans="T").astype(np.float32) for L, side in sides)
+        return W, Z
 
 
 def describe(facts: dict[str, Any]) -> str:
@@ -302,9 +337,3 @@ def describe(facts: dict[str, Any]) -> str:
 def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
     """Return the mean and its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    """Return unit rows, float32; rows of zeros stay zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(norms > 0, norms, 1), np.float32)

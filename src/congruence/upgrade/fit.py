@@ -60,10 +60,9 @@ def fit(
     Parameters
     ----------
     old, new : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
-        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
-        captions). ``Embeddings`` and tables (pandas, polars, Arrow, Hugging Face data sets) with a column of ids on
-        both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1, 2, ….
-        Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
+        Anchors of one modality in both models (of two for joint-space methods). ``Embeddings`` and tables with a column
+        of ids on both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1,
+        2, …. Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
     method : str, default="auto"
         A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation about the means or, of models that are related,
         near the identity, chosen by what it gets right of left-out pairs (``congruence.upgrade.choose.choose_map``).
@@ -112,8 +111,8 @@ def fit(
     Warns
     -----
     PairingWarning, DuplicateWarning, DegenerateWarning, AlignmentWarning
-        If the anchors do not look paired, or the check cannot tell; if identical pairs were kept together in the split;
-        if there are fewer than ten pairs; if unpaired rows did not improve the map.
+        If the anchors do not look paired; if identical pairs were held out together; if there are fewer than ten pairs;
+        if unpaired rows did not improve the map.
     """
     check_seed(random_state)
     method, model = _unfitted(method, parameters, unpaired is not None, single_modality)

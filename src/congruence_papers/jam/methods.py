@@ -12,7 +12,7 @@ from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, MissingExtraError
 from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import CCAMap, HeadsMap
-from congruence.train import JAM, Contrastive
+from congruence.train import JAM, Contrastive, SelfTrainedMap
 from congruence.train.jam import Captions
 from congruence_papers.core import check_choice, told
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
@@ -25,8 +25,10 @@ _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
-    """Fit JAM with one of its losses, or canonical correlation analysis in closed form, to a split."""
-    check_choice(method, ("con", "negcon", "spread", "cca"), "method")
+    """Fit JAM with one of its losses, or canonical correlation analysis in closed form, to a split; "self_trained",
+    which needs no validation rows, also to those.
+    """
+    check_choice(method, ("con", "negcon", "spread", "cca", "self_trained"), "method")
     options = dict(training or {})
     train = parts.train
     if method == "cca":
@@ -34,6 +36,11 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
         mapping: HeadsMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
+    elif method == "self_trained":
+        images, captions, _, groups, *_ = parts.validation
+        sides = np.concatenate([train.source, images]), np.concatenate([train.target, captions])
+        labels = np.concatenate([np.asarray(part).astype(str) for part in (train.groups, groups)])
+        mapping = SelfTrainedMap(matches="none", random_state=seed).fit(*sides, groups=labels)
     else:
         jam = JAM(method, random_state=seed, **options)
         heldout = parts.validation
