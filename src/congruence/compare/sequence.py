@@ -134,13 +134,14 @@ def _runs(table: np.ndarray) -> np.ndarray:
     m = len(table)
     found = []
     for step in (1, -1):
-        padded = np.zeros((m, 3 * m - 2), np.float32)
-        padded[:, m - 1 : 2 * m - 1] = table[:, ::step] - _RUN
-        width = padded.strides[1]
-        shifted = np.lib.stride_tricks.as_strided(padded, (m, 2 * m - 1), (padded.strides[0] + width, width))
-        sums = np.cumsum(shifted, axis=0)
-        low = np.minimum.accumulate(np.vstack([np.zeros((1, 2 * m - 1), np.float32), sums[:-1]]), axis=0)
-        found.append(_peaks((sums - low).max(axis=0), step))
+        # Diagonals start a new run where the last one's sum is below 0 (Kadane); those that leave the table can be 0.
+        run, best = np.zeros(2 * m - 1, np.float32), np.zeros(2 * m - 1, np.float32)
+        best[m - 1] = -np.inf
+        for i, row in enumerate(table[:, ::step]):
+            here = slice(m - 1 - i, 2 * m - 1 - i)
+            run[here] = np.maximum(run[here], 0) + row - np.float32(_RUN)
+            np.maximum(best[here], run[here], out=best[here])
+        found.append(_peaks(best, step))
     return np.array([state for states in found for state in states]).reshape(-1, 2)
 
 
