@@ -12,8 +12,8 @@ import json
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import ChainMap, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -106,9 +106,6 @@ _T = TypeVar("_T")
 #: ``id_type`` of ``congruence.databases.DatabaseInfo``, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
 
-#: NumPy types of integer ids (big-endian), by PostgreSQL type.
-INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
-
 
 class _Locked(DatabaseUnavailableError):
     """A lock was not available in time."""
@@ -182,9 +179,7 @@ class PgVector(ColumnDatabase):
         mark, type_ = self._state().made(self._place)
         return NewVectors(mark.dim, element_type_of(type_.kind), dict(mark.note))
 
-    def _source(
-        self, state: PgState, column: str, extra: str = "NULL", *, all_rows: bool = False, where: str | None = None
-    ) -> str:
+    def _source(self, column: str, extra: str = "NULL", *, all_rows: bool = False, where: str | None = None) -> str:
         """Return a subquery t of id, vector, modality, version and another expression, of rows that have a vector."""
         table, name = self._table, quoted(column)
         conditions = [f"{name} IS NOT NULL" if where is None else where]
@@ -203,9 +198,7 @@ class PgVector(ColumnDatabase):
         dim = state.old_type.dim
         if dim is None:
             function = quoted(self._table.extension, "vector_dims")
-            row = cursor.execute(
-                f"SELECT {function}(t.vector) FROM {self._source(state, state.old)} LIMIT 1"
-            ).fetchone()
+            row = cursor.execute(f"SELECT {function}(t.vector) FROM {self._source(state.old)} LIMIT 1").fetchone()
             if row is None:
                 raise DatabaseError(
                     f"{self._place} has neither vectors nor a width in the column's type.", "Pass another `column=…`."
@@ -224,11 +217,10 @@ class PgVector(ColumnDatabase):
 
     @property
     def _id_type(self) -> str:
-        kind = self._table.id_kind
-        return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
+        return {"int": "int8"}.get(kind := ID_TYPES[self._table.id_kind], kind)
 
     def _ids(self, values: Sequence[object]) -> pa.Array:
-        return pa.array(values, pa.int64() if self._table.id_kind in INT_TYPES else pa.large_string())
+        return pa.array(values, pa.int64() if self._id_type == "int8" else pa.large_string())
 
     def _parameter(self, ids: pa.Array) -> list[int | str]:
         """Convert ids to a query parameter, without strings in which a column of UUIDs has no row."""
@@ -249,7 +241,7 @@ class PgVector(ColumnDatabase):
         table = self._table
         with self._client.reading() as cursor:
             state = self._state(cursor)
-            source = self._source(state, state.old, where="true")
+            source = self._source(state.old, where="true")
             rows, without = one_row(cursor, f"SELECT count(t.vector), count(*) - count(t.vector) FROM {source}")
             _, kind, dim = self._side(cursor, state, "old")
             indexes = self._searchable(cursor, state.old)
@@ -286,7 +278,7 @@ class PgVector(ColumnDatabase):
                 state = self._state(cursor)
                 column, kind, dim = self._side(cursor, state, side)
                 chosen = None if where is None else where(state)
-                source = self._source(state, column, extra(state), where=chosen)
+                source = self._source(column, extra(state), where=chosen)
                 following = "" if after is None else f"WHERE t.id > $1::{self._id_type}"
                 query = f"SELECT {self._row}, t.extra FROM {source} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
@@ -305,7 +297,7 @@ class PgVector(ColumnDatabase):
         with self._client.reading() as cursor:
             state = self._state(cursor)
             column, kind, dim = self._side(cursor, state, side)
-            source = self._source(state, column)
+            source = self._source(column)
             where = f"WHERE t.id = ANY($1::{self._id_type}[])"
             query = f"SELECT {self._row} FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
@@ -313,13 +305,12 @@ class PgVector(ColumnDatabase):
     def count(self, side: VectorSide = "old") -> int:
         name = self._name(side)
         with self._client.reading() as cursor:
-            state = self._state(cursor)
-            return int(one_row(cursor, f"SELECT count(*) FROM {self._source(state, name)}")[0])
+            return int(one_row(cursor, f"SELECT count(*) FROM {self._source(name)}")[0])
 
     def repeated_ids(self) -> list[str]:
         with self._client.reading() as cursor:
             state = self._state(cursor)
-            source = self._source(state, state.old)
+            source = self._source(state.old)
             query = f"SELECT t.id::text FROM {source} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
@@ -495,7 +486,7 @@ class PgVector(ColumnDatabase):
                         bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
                         following = [words for (words,) in bound.fetchall()]
                         self._add_column(new)
-                        rows = PgRows(ids, [None] * len(ids), vectors)
+                        rows = PgRows.of(ids, self._versions(self._cursor, ids), vectors)
                         self._update(self._cursor, self._state(), rows, "new")
                         found.extend(("schema", "unknown", words) for words in self._announcements(new))
                         self._rehearse_moves(steps.append)
@@ -558,26 +549,34 @@ class PgVector(ColumnDatabase):
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write or remove vectors in short transactions, which pass over rows that changed since they were read."""
-        state = self._state()
-        names, places = ids.to_pylist(), list(self._places)
-        found = [next((page[one] for page in reversed(places) if one in page), None) for one in names]
-        every = PgRows(ids, found, vectors)
+        state, names, pages = self._state(), ids.to_pylist(), list(self._places)
+        read = ChainMap(*reversed(pages))
         with self._client.reading() as cursor:
             strided = any(index.method == "hnsw" for index in self._searchable(cursor, state.old))
-        for rows in _strides(found) if strided else [np.arange(len(ids))]:
+            read = read.new_child(
+                self._versions(cursor, ids.filter(pa.array([one not in read for one in names], pa.bool_())))
+            )
+        every = PgRows.of(ids, read, vectors)
+        for rows in _strides(every.places) if strided else [np.arange(len(every.ids))]:
             start = 0
             while start < len(rows):
-                part = rows[start : start + self._fill_rows]
+                part = every.take(rows[start : start + self._fill_rows])
                 began = time.monotonic()
-                self._attempt(partial(self._write_some, state, every.take(part), side, strided))
-                for page in places:  # these versions are the former ones now
-                    for k in part.tolist():
-                        page.pop(names[k], None)
-                start += len(part)
+                self._attempt(partial(self._write_some, state, part, side, strided))
+                for page in pages:  # these versions are the former ones now
+                    for one in part.ids.to_pylist():
+                        page.pop(one, None)
+                start += len(part.ids)
                 seconds = time.monotonic() - began
-                if len(part) == self._fill_rows or seconds > FILL_SECONDS:
-                    wanted = int(len(part) * FILL_SECONDS / max(seconds, 1e-3))
+                if len(part.ids) == self._fill_rows or seconds > FILL_SECONDS:
+                    wanted = int(len(part.ids) * FILL_SECONDS / max(seconds, 1e-3))
                     self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
+
+    def _versions(self, cursor: Any, ids: pa.Array) -> dict[int | str, bytes]:
+        """Return the present versions of rows."""
+        source = self._source(self._column, all_rows=True, where="true")
+        query = f"SELECT {self._id}, t.place FROM {source} WHERE t.id = ANY($1::{self._id_type}[])"
+        return dict(cursor.execute(query, [self._parameter(ids)]).fetchall()) if len(ids) else {}
 
     def _write_some(self, state: PgState, rows: PgRows, side: VectorSide, strided: bool = False) -> None:
         with self._client.writing(lock=True) as cursor:
@@ -588,10 +587,8 @@ class PgVector(ColumnDatabase):
             self._update(cursor, state, rows, side)
 
     def _update(self, cursor: Any, state: PgState, rows: PgRows, side: VectorSide) -> None:
-        """Store vectors of rows in the present transaction: of the version that was read, if it is known."""
-        table, type_ = self._table, state.old_type if side == "old" else state.new_type
-        kind = "" if type_ is None else type_.kind
-        name = quoted(state.column(side))
+        """Store vectors of those rows that still are of the version that was read, and are not locked."""
+        table, name = self._table, quoted(state.column(side))
         # The user's triggers do not fire in this transaction.
         silenced = [] if self._may_silence(cursor) else self._firing(cursor)
         for relation, trigger in silenced:
@@ -600,43 +597,29 @@ class PgVector(ColumnDatabase):
         cursor.execute("SET LOCAL congruence.writing = 'on'")
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
             cursor.execute(f"SET LOCAL {setting} = off")
-        known = np.array([place is not None for place in rows.places], bool)
         if rows.vectors is None:
             where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
             cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {where}", [self._parameter(rows.ids)])
-        elif known.any():
-            some = rows.take(np.flatnonzero(known))
-            raw = np.frombuffer(b"".join(filter(None, some.places)), np.uint8).reshape(-1, 14)
-            columns = "rel oid, place tid, seen xid"
+        else:
+            type_ = state.old_type if side == "old" else state.new_type
+            assert type_ is not None
+            kind, value, stored = type_.kind, "f.vector", quoted(table.extension, type_.kind)
+            if kind == "bit":
+                value, stored = f"f.vector::bit({rows.vectors.shape[1]})", "bit varying"
+            temporary = f"congruence_{kind}"
+            columns = f"rel oid, place tid, seen xid, vector {stored}"
+            cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}) ON COMMIT DELETE ROWS")
+            cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
+            with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
+                copy.write(copy_stream(*np.split(rows.places, [4, 10], axis=1), encode_vectors(rows.vectors, kind)))
             match = "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen"
-            keys: list[Any] = [raw[:, :4], raw[:, 4:10], raw[:, 10:]]
-            self._copy_and_set(cursor, name, some, kind, "place", columns, keys, match)
-        if rows.vectors is not None and not known.all():
-            some, id_kind = rows.take(np.flatnonzero(~known)), table.id_kind
-            keys, match = [encode_ids(some.ids, id_kind)], f"t.{quoted(table.ids)} = n.id"
-            self._copy_and_set(cursor, name, some, kind, id_kind, f"id {id_kind}", keys, match)
+            cursor.execute(
+                f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
+                f"FROM pg_temp.{temporary} n JOIN {table.path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
+                f"UPDATE {table.path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
+            )
         for relation, trigger in silenced:
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(trigger)}")
-
-    def _copy_and_set(
-        self, cursor: Any, name: str, rows: PgRows, kind: str, key: str, columns: str, keys: list[Any], match: str
-    ) -> None:
-        """Copy rows into a temporary table, and set the vectors of those in the table that match and are not locked."""
-        table, vectors = self._table, np.ascontiguousarray(rows.vectors, np.float32)
-        stored = "bit varying" if kind == "bit" else quoted(table.extension, kind)
-        temporary = f"congruence_{key}_{kind}"
-        cursor.execute(
-            f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}, vector {stored}) ON COMMIT DELETE ROWS"
-        )
-        cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
-        with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
-            copy.write(copy_stream([*keys, encode_vectors(vectors, kind)]))
-        value = f"f.vector::bit({vectors.shape[1]})" if kind == "bit" else "f.vector"
-        cursor.execute(
-            f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
-            f"FROM pg_temp.{temporary} n JOIN {table.path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
-            f"UPDATE {table.path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
-        )
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
         return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
@@ -665,8 +648,8 @@ class PgVector(ColumnDatabase):
             cursor.execute(create.format(type_))
             started = time.perf_counter()
             with cursor.copy("COPY pg_temp.congruence_rows (id, vector) FROM STDIN (FORMAT BINARY)") as copy:
-                ids = encode_ids(pa.array(range(len(vectors))), "int8")
-                copy.write(copy_stream([ids, encode_vectors(vectors, kind)]))
+                ids = np.arange(len(vectors), dtype=">i8")[:, None].view(np.uint8)
+                copy.write(copy_stream(ids, encode_vectors(vectors, kind)))
             return time.perf_counter() - started
 
     # ---- the index ---------------------------------------------------------------------------------------------------
@@ -755,7 +738,7 @@ class PgVector(ColumnDatabase):
             type_ = table.vector_type(index.kind if index else kind, dim)
             vector = f"(t.vector::{type_})" if index is not None and index.cast else "t.vector"
             order = f"{vector} OPERATOR({quoted(table.extension)}.{OPERATORS[distance]}) $1::{type_}"
-            query = f"SELECT {self._id} FROM {self._source(state, column)} ORDER BY {order} LIMIT {int(k)}"
+            query = f"SELECT {self._id} FROM {self._source(column)} ORDER BY {order} LIMIT {int(k)}"
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
             results = []
             for row in np.asarray(queries, np.float32):
@@ -828,12 +811,12 @@ class PgVector(ColumnDatabase):
         with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
             state = self._state(reader)
             column, kind, dim = self._side(reader, state, other)
-            source = self._source(state, column, all_rows=True, where=_lacking(column, state.column(side)))
+            source = self._source(column, all_rows=True, where=_lacking(column, state.column(side)))
             query = f"SELECT {self._row} FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
             block = self._block(rows, kind, dim)
-            written = PgRows(block.ids, [row[3] for row in rows], self.rest(block))
+            written = PgRows.of(block.ids, self._places[-1], self.rest(block))
             if cursor is not None:
                 self._update(cursor, state, written, side)
             else:
@@ -845,7 +828,7 @@ class PgVector(ColumnDatabase):
         with self._reading() as cursor:
             state = self._state(cursor)
             there, lacking = (state.old, state.new) if side == "new" else (state.new, state.old)
-            source = self._source(state, there, all_rows=True, where=_lacking(there, lacking))
+            source = self._source(there, all_rows=True, where=_lacking(there, lacking))
             return int(one_row(cursor, f"SELECT count(*) FROM {source}")[0])
 
     def _keep_writers_out(self, side: VectorSide) -> int:
@@ -938,15 +921,13 @@ class PgVector(ColumnDatabase):
         self._client.close()
 
 
-def _strides(places: list[bytes | None]) -> Iterator[np.ndarray]:
+def _strides(places: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the rows in groups with at most one row of each page.
 
     An update leaves a page room for the next one only after it was committed. If a transaction changes one row of a
     page, most updates therefore stay in the page, and no index has to be changed.
     """
-    raw = b"".join(place or bytes(14) for place in places)
-    pages = np.frombuffer(raw, np.uint8).reshape(-1, 14)[:, :8]
-    _, page = np.unique(pages, axis=0, return_inverse=True)
+    _, page = np.unique(places[:, :8], axis=0, return_inverse=True)
     page = page.reshape(-1)
     order = np.argsort(page, kind="stable")
     first = np.r_[True, np.diff(page[order]) != 0]
@@ -1242,15 +1223,23 @@ class PgTable:
 
 
 class PgRows(NamedTuple):
-    """Rows to write: their ids, the versions that were read or None, and their vectors (b, dim), or None for none."""
+    """Rows to write: their ids, versions (b, 14), and vectors (b, dim), or None for none."""
 
     ids: pa.Array
-    places: list[bytes | None]
+    places: np.ndarray
     vectors: np.ndarray | None
 
-    def take(self, which: np.ndarray) -> PgRows:
-        vectors = None if self.vectors is None else self.vectors[which]
-        return PgRows(self.ids.take(pa.array(which)), [self.places[k] for k in which.tolist()], vectors)
+    @classmethod
+    def of(cls, ids: pa.Array, versions: Mapping[int | str, bytes], vectors: np.ndarray | None) -> PgRows:
+        """Return those of the rows that have a version."""
+        found = [versions.get(one, b"") for one in ids.to_pylist()]
+        places = np.frombuffer(b"".join(found), np.uint8).reshape(-1, 14)
+        rows = np.flatnonzero([bool(one) for one in found])
+        return cls(ids.take(pa.array(rows)), places, None if vectors is None else vectors[rows])
+
+    def take(self, rows: np.ndarray) -> PgRows:
+        vectors = None if self.vectors is None else self.vectors[rows]
+        return PgRows(self.ids.take(pa.array(rows)), self.places[rows], vectors)
 
 
 class PgState(NamedTuple):
@@ -1417,16 +1406,6 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     return np.ascontiguousarray(bytes_of_rows[:, 4:]).view(number).astype(np.float32)
 
 
-def encode_ids(ids: pa.Array, kind: str) -> np.ndarray | list[bytes]:
-    """Encode ids for ``copy_stream``."""
-    if kind in INT_TYPES:
-        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(INT_TYPES[kind])[:, None].view(np.uint8)
-    if kind == "uuid":
-        digits = "".join(ids.to_pylist()).replace("-", "")
-        return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(len(ids), 16)
-    return [text.encode() for text in ids.to_pylist()]
-
-
 def encode_vectors(vectors: np.ndarray, kind: str) -> np.ndarray:
     """Encode vectors, shape (b, dim), for ``copy_stream``; a bit is 1 above 0."""
     b, dim = vectors.shape
@@ -1437,15 +1416,9 @@ def encode_vectors(vectors: np.ndarray, kind: str) -> np.ndarray:
     return np.hstack([np.tile(np.frombuffer(dim.to_bytes(2) + b"\0\0", np.uint8), (b, 1)), numbers])
 
 
-def copy_stream(columns: Sequence[np.ndarray | list[bytes]]) -> bytes:
-    """Encode columns, uint8 of shape (b, bytes) or lists of bytes, for COPY … FROM STDIN (FORMAT BINARY)."""
-    b, n = len(columns[0]), len(columns).to_bytes(2)
-    if all(isinstance(column, np.ndarray) for column in columns):
-        parts = [np.tile(np.frombuffer(n, np.uint8), (b, 1))]
-        for column in columns:
-            width = np.asarray(column).shape[1]
-            parts += [np.tile(np.frombuffer(width.to_bytes(4), np.uint8), (b, 1)), np.asarray(column)]
-        return _HEADER + np.hstack(parts).tobytes() + _TRAILER
-    fields = [list(map(bytes, column)) if isinstance(column, np.ndarray) else column for column in columns]
-    rows = (n + b"".join(len(value).to_bytes(4) + value for value in row) for row in zip(*fields, strict=True))
-    return _HEADER + b"".join(rows) + _TRAILER
+def copy_stream(*columns: np.ndarray) -> bytes:
+    """Encode columns, uint8 of shape (b, bytes), for COPY … FROM STDIN (FORMAT BINARY)."""
+    sizes = [len(columns).to_bytes(2), *(column.shape[1].to_bytes(4) for column in columns)]
+    heads = [np.tile(np.frombuffer(size, np.uint8), (len(columns[0]), 1)) for size in sizes]
+    parts = [heads[0], *(part for pair in zip(heads[1:], columns, strict=True) for part in pair)]
+    return _HEADER + np.hstack(parts).tobytes() + _TRAILER
