@@ -29,6 +29,7 @@ def make_collection(folder, ids, vectors, others, table="items", **options):
 class TestFolder(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
+    slow = True
     id_types = ("text",)
     any_names = False
     rows_without = False

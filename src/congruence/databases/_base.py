@@ -30,8 +30,7 @@ from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 from congruence.io import SPACE_KEY, read_space
 
-#: Default number of rows per block of a scan.
-BATCH = 4096
+BATCH = 4096  # default number of rows per block of a scan
 
 #: Maximum time to build an index, and interval between checks of its state, in seconds.
 INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
@@ -39,8 +38,7 @@ INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
 #: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
-#: Metadata key of the data that a migration stores with the new vectors.
-MARK_KEY = "congruence.migration"
+MARK_KEY = "congruence.migration"  # metadata key of the data that a migration stores with the new vectors
 
 #: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
 VectorSide: TypeAlias = Literal["old", "new"]
@@ -48,8 +46,7 @@ VectorSide: TypeAlias = Literal["old", "new"]
 #: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
 
-#: Name of a table, column or file, or a condition, that users may leave out.
-Name: TypeAlias = str | None
+Name: TypeAlias = str | None  # name of a table, column or file, or a condition, that users may leave out
 
 _T = TypeVar("_T")
 
@@ -146,22 +143,19 @@ class Stage(StrEnum):
 class Capabilities:
     """Capabilities of a kind of database."""
 
-    #: Where the new vectors are written: column, named vector, table, collection or file.
-    container: str
+    container: str  # where the new vectors are written: column, named vector, table, collection or file
     #: Whether a reader sees either all old or all new vectors, so that a kill cannot leave an intermediate state.
     atomic_switch: bool = True
     #: Whether other clients may add, change and delete rows while the new vectors are written.
     concurrent_writes: bool = True
     #: Whether deleting a row also deletes its new vector, because both are in the same row.
     follows_deletes: bool = False
-    #: Whether the database can search (``Database.search``).
-    searches: bool = True
+    searches: bool = True  # whether the database can search (``Database.search``)
     #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
     #: Whether several processes can read and write at the same time, each a range of rows; the database can be pickled.
     shared: bool = False
-    #: Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
-    filters: str = ""
+    filters: str = ""  # language of the condition that selects rows (``rows``); empty if partial runs are not possible
     #: The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     element_types: tuple[str, ...] = ("float32",)
 
@@ -170,25 +164,16 @@ class Capabilities:
 class DatabaseInfo:
     """Description of the vectors to be migrated."""
 
-    #: The database and table, without credentials.
-    place: str
-    #: Number of rows with a vector that satisfy the condition (``rows``).
-    rows: int
+    place: str  # the database and table, without credentials
+    rows: int  # number of rows with a vector that satisfy the condition (``rows``)
     dim: int
-    #: float32, float16, int8 or binary.
-    element_type: str = "float32"
-    #: Number of rows without a vector; nothing is written for them.
-    rows_without: int = 0
-    #: cosine, dot or l2: the distance of the index, or of the column if it declares one.
-    distance: str | None = None
-    #: Short description of the index over the old vectors: kind and parameters.
-    index: str | None = None
-    #: int, text or uuid.
-    id_type: str = "text"
-    #: Model, modality and norm, as far as the database stores them.
-    space: Space = field(default_factory=Space)
-    #: Free bytes on the database's disk, if the disk is on this machine.
-    free_bytes: int | None = None
+    element_type: str = "float32"  # float32, float16, int8 or binary
+    rows_without: int = 0  # number of rows without a vector; nothing is written for them
+    distance: str | None = None  # cosine, dot or l2: the distance of the index, or of the column if it declares one
+    index: str | None = None  # short description of the index over the old vectors: kind and parameters
+    id_type: str = "text"  # int, text or uuid
+    space: Space = field(default_factory=Space)  # model, modality and norm, as far as the database stores them
+    free_bytes: int | None = None  # free bytes on the database's disk, if the disk is on this machine
 
 
 class Block(NamedTuple):
@@ -225,7 +210,6 @@ class NewBlock(NamedTuple):
     vectors: np.ndarray
     has_old: np.ndarray
     same: np.ndarray
-    modalities: pa.Array | None
 
 
 #: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
@@ -250,8 +234,7 @@ class RowRange(NamedTuple):
 WrittenFile: TypeAlias = dict[str, Any]
 
 
-#: All steps that a plan predicts.
-ALL_STEPS = ("run", "switch", "rollback", "drop-old")
+ALL_STEPS = ("run", "switch", "rollback", "drop-old")  # all steps that a plan predicts
 
 #: The stage at which a step is taken, and the steps whose obstacles it refuses: it must not lead where none goes on.
 STEPS = {
@@ -283,8 +266,7 @@ class Database(ABC):
     capabilities: Capabilities
     #: Types of the client's errors that are worth a retry after a pause.
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
-    #: Distance of a search where neither the column nor an index declares one.
-    searches_by: ClassVar[str | None] = None
+    searches_by: ClassVar[str | None] = None  # distance of a search where neither the column nor an index declares one
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
@@ -626,7 +608,7 @@ class Database(ABC):
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
         """Yield the rows that have a new vector."""
         for block, _, has_old, same in self._pairs("new", batch):
-            yield NewBlock(block.ids, block.vectors, has_old, same, block.modalities)
+            yield NewBlock(block.ids, block.vectors, has_old, same)
 
     def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
         """Return which rows exist on a side, with a vector or without, bool of shape (b,)."""
@@ -636,10 +618,9 @@ class Database(ABC):
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Yield the ids of rows with an old vector and no new one, and which of these rows exist on the new side."""
-        for block in self.scan("old", batch=batch):
-            lacking = ~within(self.fetch(block.ids, "new").ids, block.ids)
-            if lacking.any():
-                ids = block.ids.filter(pa.array(lacking))
+        for block, _, has_new, _ in self._pairs("old", batch):
+            if not has_new.all():
+                ids = block.ids.filter(pa.array(~has_new))
                 yield ids, self.exist(ids, "new")
 
     def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
@@ -756,8 +737,7 @@ def as_ids(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
 
 
-#: A UUID as text.
-UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # A UUID as text
 
 
 def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -808,22 +788,19 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def mark_in(text: object) -> dict[str, Any]:
-    """Return the data that a migration stored as JSON in the metadata of a collection; empty for any other metadata."""
+def json_in(text: str) -> dict[str, Any]:
+    """Return a JSON object in a comment, note or property; empty for any other text."""
     try:
-        mark = json.loads(str(text))
-    except ValueError:
-        return {}
-    return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
-
-
-def note_in(text: str | bytes) -> dict[str, str]:
-    """Return a note that was stored as JSON; empty if it cannot be parsed."""
-    try:
-        note = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def mark_in(text: object) -> dict[str, Any]:
+    """Return the data that a migration stored as JSON in the metadata of a collection; empty for any other metadata."""
+    mark = json_in(str(text))
+    return mark if isinstance(mark.get("note"), dict) else {}
 
 
 def own_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -836,8 +813,10 @@ def metadata_for_new(metadata: Mapping[str, Any] | None, mark: object) -> dict[s
     return {**own_metadata(metadata), MARK_KEY: mark}
 
 
-def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:
-    """Return the space in metadata, or an unknown space if there is none."""
+def space_in(metadata: Mapping[str, object] | str | None, place: object) -> Space:
+    """Return the space in metadata or in a comment, or an unknown space if there is none."""
+    if isinstance(metadata, str):
+        metadata = json_in(metadata)
     facts = (metadata or {}).get(SPACE_KEY)
     text = facts if isinstance(facts, str) else json.dumps(facts) if facts else None
     return read_space(text, f"the metadata of {place}")

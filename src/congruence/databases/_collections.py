@@ -27,8 +27,7 @@ from congruence.databases._base import (
 )
 from congruence.errors import CongruenceError, DatabaseError
 
-#: Number of queries per request.
-_QUERIES = 64
+_QUERIES = 64  # number of queries per request
 
 #: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
 ROLE = re.compile(r"__congruence_(?:old|new(\d*))$")
@@ -85,8 +84,7 @@ class CollectionDatabase(Database):
     with those of a block.
     """
 
-    #: Maximum number of letters of a collection's name.
-    longest_name: ClassVar[int] = 255
+    longest_name: ClassVar[int] = 255  # maximum number of letters of a collection's name
     _called: ClassVar[str] = "aliases and collections"  # in messages
 
     _table: str  # name that readers use
@@ -240,7 +238,16 @@ class CollectionDatabase(Database):
         self._show(self._place().new, OLD)
 
     def _show_old(self) -> None:
-        self._show(self._place().old, NEW)
+        place = self._place()
+        self._index_like(place.new, place.old)
+        self._show(place.old, NEW)
+
+    def _complete(self) -> None:
+        place = self._place()
+        self._index_like(place.old, place.new)
+
+    def _index_like(self, like: str, collection: str) -> None:
+        """Give a collection the indexes of another that it lacks, where they are made one by one."""
 
     def _show(self, collection: str, hidden: str) -> None:
         """Let readers see a collection; if names are exchanged, the other is hidden with a suffix, until an error."""

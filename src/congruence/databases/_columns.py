@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import BATCH, NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
+from congruence.databases._base import BATCH, MARK_KEY, NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError, ParameterError
 
 
@@ -55,9 +57,14 @@ class ColumnDatabase(Database):
     """
 
     _column: str  # that readers use
+    _place: Any  # the table, for messages
     _most_pending = 64 * 2**20  # bytes of new vectors kept in memory until the next flush
     _pending: tuple[tuple[pa.Array, np.ndarray], ...] = ()
     _dim = 0  # of the pending vectors
+
+    @property
+    def _subject(self) -> object:
+        return self._place
 
     @abstractmethod
     def _column_names(self) -> Collection[str]:
@@ -108,6 +115,15 @@ class ColumnDatabase(Database):
         if stage is not Stage.UNTOUCHED:
             self._made()  # raises if no migration created the columns
         return stage
+
+    def _mark_in(self, comment: str | None, *keys: str) -> dict[str, Any]:
+        """Return what a comment says of new vectors: width, note and these keys. Raises DatabaseError without it."""
+        try:
+            mark: dict[str, Any] = json.loads(comment or "")[MARK_KEY]
+            note = {str(key): str(value) for key, value in mark["note"].items()}
+            return {**mark, **{key: mark[key] for key in keys}, "dim": int(mark["dim"]), "note": note}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._unmarked() from error
 
     def _unmarked(self) -> DatabaseError:
         """Return the error for a column that has a name of ours, without the note of a migration."""

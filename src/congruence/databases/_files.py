@@ -66,8 +66,7 @@ _NAME = "migration.json"
 #: Everything in a hidden folder, apart from temporary files, whose names begin with a dot.
 _PARTS = {_NAME, "other", "aside", "vectors.npy", "written.bin", "space.json"}
 
-#: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
-_SAMPLE = 16 * 1024
+_SAMPLE = 16 * 1024  # bytes read at the beginning, in the middle and at the end of a file for its fingerprint
 
 #: Bytes of vectors that ``FileDatabase.fetch`` reads at a time, and rows whose ids are.
 _FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
@@ -325,14 +324,14 @@ class FileDatabase(Database):
         if self._stage is not Stage.SWITCHED:
             for block in self.scan("new", batch=batch):
                 every = np.ones(len(block.ids), bool)
-                yield NewBlock(block.ids, block.vectors, every, every, block.modalities)
+                yield NewBlock(block.ids, block.vectors, every, every)
             return
         shown = self._shown_rows()
         known, ids = self._all_ids(), shown._all_ids()
         before, now = self._other_fields(), shown._other_fields()
         for block in shown.scan("old", batch=batch):
             old, new = among(block.ids, known), among(block.ids, ids)
-            yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new], block.modalities)
+            yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new])
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         shown = self._shown_rows()
@@ -617,12 +616,11 @@ class RowVectors:
             raise DtypeError(
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
-        with self._lock:
-            if stored is not None:
-                for start, stop in _ranges(rows):
+        with self._lock:  # of the position in both files
+            for start, stop in _ranges(rows):
+                if stored is not None:
                     self._file.seek(self._at(rows[start]))
                     write_all(self._file, stored[start:stop])
-            for start, stop in _ranges(rows):
                 self._marks.seek(int(rows[start]))
                 write_all(self._marks, np.full(stop - start, vectors is not None))
 

@@ -33,20 +33,14 @@ from congruence.databases._base import (
 from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, FileError
 
-#: Environment variable with the server's token, which is not allowed in an address.
-API_KEY = "CHROMA_API_KEY"
-
-#: Number of rows from which the metadata keys are determined.
-_SAMPLE = 1000
-
-#: Fields of a record besides its id and vector.
-_FIELDS = ["metadatas", "documents", "uris"]
+API_KEY = "CHROMA_API_KEY"  # environment variable with the server's token, which is not allowed in an address
+_SAMPLE = 1000  # number of rows from which the metadata keys are determined
+_FIELDS = ["metadatas", "documents", "uris"]  # fields of a record besides its id and vector
 
 #: Suffix of the collection whose metadata is the mark: Chroma cannot remove all metadata of a collection.
 _MARK = "__congruence_tag"
 
-#: Free bytes with less than which a folder cannot be written.
-_ROOM = 2**20
+_ROOM = 2**20  # free bytes with less than which a folder cannot be written
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 

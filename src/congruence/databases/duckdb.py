@@ -52,8 +52,7 @@ from congruence.errors import (
 )
 from congruence.io import SPACE_KEY
 
-#: Number of row ids that are searched at once for the next row after an empty range.
-_GAP_ROWS = 2**20
+_GAP_ROWS = 2**20  # number of row ids that are searched at once for the next row after an empty range
 
 #: Errors of the system that a write may end with.
 _DISK = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS, errno.EIO)
@@ -204,28 +203,19 @@ class DuckDB(ColumnDatabase):
     def _columns(self) -> dict[str, DuckColumn]:
         return self._columns_of(self._table.schema, self._table.name)
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _column_names(self) -> Collection[str]:
         return self._columns()
 
     def _made(self) -> NewVectors:
         return self._made_of(self._columns())
 
-    def _mark_in(self, columns: Mapping[str, DuckColumn]) -> dict[str, Any]:
+    def _mark_of(self, columns: Mapping[str, DuckColumn]) -> dict[str, Any]:
         """Return what the comment of the hidden column says: width and note, and the old column's own comment."""
         stage, old, new = self._names(columns)
-        hidden = old if stage is Stage.SWITCHED else new
-        try:
-            mark: dict[str, Any] = json.loads(columns[hidden].comment)[MARK_KEY]
-            return {**mark, "dim": int(mark["dim"]), "note": {str(k): str(v) for k, v in mark["note"].items()}}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._unmarked() from error
+        return self._mark_in(columns[old if stage is Stage.SWITCHED else new].comment)
 
     def _made_of(self, columns: Mapping[str, DuckColumn]) -> NewVectors:
-        mark, kind = self._mark_in(columns), columns[self._name("new", columns)].type
+        mark, kind = self._mark_of(columns), columns[self._name("new", columns)].type
         return NewVectors(mark["dim"], "int8" if kind.startswith("TINYINT") else "float32", mark["note"])
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
@@ -252,13 +242,9 @@ class DuckDB(ColumnDatabase):
         columns = self._columns()
         stage, _, new = self._names(columns)
         others = [name for name in columns if name not in (old, new)]
-        comment = self._mark_in(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
+        comment = self._mark_of(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
         several = any(_VECTOR.fullmatch(columns[name].type) for name in others)
         full, rows = self.count(), self._number(f"count(*) AS n FROM {self._table.path} {self._where()}")
-        try:
-            metadata = json.loads(comment)
-        except ValueError:
-            metadata = {}
         return DatabaseInfo(
             place=f"{self._place}, {self._table.schema}.{self._table.name}" + (f".{self._column}" if several else ""),
             rows=full,
@@ -266,7 +252,7 @@ class DuckDB(ColumnDatabase):
             dim=dim,
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
-            space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
+            space=space_in(comment, self._place),
             free_bytes=self._free_bytes(),
         )
 
@@ -484,9 +470,9 @@ class DuckDB(ColumnDatabase):
         return []
 
     def _triggers(self) -> list[dict[str, str]]:
+        if int(self._duckdb.__version__.partition(".")[0]) < 2:
+            return []
         query = f"SELECT trigger_name AS name FROM duckdb_triggers() {_OF_TABLE}"
-        if not self._number("count(*) AS n FROM duckdb_functions() WHERE function_name = 'duckdb_triggers'"):
-            return []  # before DuckDB 2
         return list(self._read(query, self._table.schema, self._table.name).to_pylist())
 
     def _readers(self) -> dict[str, str]:
@@ -570,7 +556,7 @@ class DuckDB(ColumnDatabase):
         """Exchange the names; NOT NULL, the default and the comment stay with the name that readers use."""
         columns, path = self._columns(), self._table.path
         name, away, back = (quoted(self._column + suffix) for suffix in ("", hidden, shown))
-        readers, mark = columns[self._column], self._mark_in(columns)
+        readers, mark = columns[self._column], self._mark_of(columns)
         kept = mark.pop("comment", "")
         if shown == NEW:
             made, coming = self._made_of(columns), columns[self._hidden(NEW)].type

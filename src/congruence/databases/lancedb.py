@@ -33,7 +33,6 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    NewBlock,
     NewVectors,
     PairedBlock,
     RowRange,
@@ -41,8 +40,8 @@ from congruence.databases._base import (
     VectorSide,
     WrittenFile,
     as_ids,
+    json_in,
     matrix_of,
-    note_in,
     owned,
     pack,
     repeated,
@@ -68,14 +67,9 @@ if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileWriter
 
-#: Maximum number of attempts at a change that conflicts with commits of other clients.
-_ATTEMPTS = 12
-
-#: Number of rows of a column's file that are written at a time.
-_ROWS = 4096
-
-#: Key of the note in the new column's metadata.
-NOTE = "congruence.note"
+_ATTEMPTS = 12  # maximum number of attempts at a change that conflicts with commits of other clients
+_ROWS = 4096  # number of rows of a column's file that are written at a time
+NOTE = "congruence.note"  # key of the note in the new column's metadata
 
 #: Key of the table's space in the metadata of the old column, while readers see the new vectors.
 _OLD_SPACE = SPACE_KEY + OLD
@@ -83,8 +77,7 @@ _OLD_SPACE = SPACE_KEY + OLD
 #: Metadata key of a column's Arrow extension type.
 EXTENSION, _DETAILS = "ARROW:extension:name", "ARROW:extension:metadata"
 
-#: Key of the extension type that the user's column has, in the new column's metadata.
-_OWN_TYPE = "congruence.type"
+_OWN_TYPE = "congruence.type"  # key of the extension type that the user's column has, in the new column's metadata
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
 _DAMAGE = re.compile(
@@ -165,10 +158,6 @@ class LanceDB(ColumnDatabase):
             return FileError(f"There is no Lance table at {place}.", "Check the path.")
         return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _column_names(self) -> Collection[str]:
         return list(self._open().schema.names)
 
@@ -217,7 +206,9 @@ class LanceDB(ColumnDatabase):
         kind, note = schema.field(new).type, decoded_metadata(schema.field(new).metadata).get(NOTE)
         if note is None:
             raise self._unmarked()
-        return NewVectors(dim_of(kind), element_type_of(kind), note_in(note))
+        return NewVectors(
+            dim_of(kind), element_type_of(kind), {key: str(value) for key, value in json_in(note).items()}
+        )
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
@@ -296,14 +287,14 @@ class LanceDB(ColumnDatabase):
         with self._errors():
             return int(data.count_rows(f"{quoted(other)} IS NOT NULL AND {quoted(lacking)} IS NULL"))
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        data, old, new = self._both()
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        data, *names = self._both()
         with self._errors():
-            for whole in self._pieces(data, [new, old], None, batch):
+            for whole in self._pieces(data, names if side == "old" else names[::-1], None, batch):
                 piece = whole.where(whole.vectors[0][1])
                 if len(piece.ids):
-                    (rows, same), (_, has_old) = piece.vectors
-                    yield NewBlock(piece.ids, numbers_of(rows), has_old, same, piece.modalities)
+                    (rows, every), (others, has) = piece.vectors
+                    yield Block(piece.ids, numbers_of(rows), piece.modalities, 0), numbers_of(others), has, every
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""

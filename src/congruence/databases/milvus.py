@@ -50,8 +50,7 @@ _LONG = ("load_collection", "create_index", "flush")
 #: request.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
 
-#: Number of rows read to find the names of dynamic fields.
-_SAMPLE = 1000
+_SAMPLE = 1000  # number of rows read to find the names of dynamic fields
 
 _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 
@@ -327,15 +326,9 @@ class Milvus(CollectionDatabase):
         return {"properties": own_metadata(self._ask("describe_collection", collection)["properties"])}
 
     def _complete(self) -> None:
-        """Index the new collection like the old one, keeping existing indexes, and load it."""
-        place = self._place()
-        self._index_like(place.old, place.new)
-        self._load(place.new)
-
-    def _show_old(self) -> None:
-        place = self._place()
-        self._index_like(place.new, place.old)
-        super()._show_old()
+        """Also load the new collection."""
+        super()._complete()
+        self._load(self._place().new)
 
     def _index_like(self, like: str, collection: str) -> None:
         existing = self._indexes(collection)

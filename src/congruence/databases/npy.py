@@ -27,8 +27,7 @@ from congruence.io import read_ids
 from congruence.io.npy import NpySource
 from congruence.io.reading import write_all
 
-#: Bytes of vectors that are turned into parts of columns at a time.
-_COLUMN_BYTES = 64 * 2**20
+_COLUMN_BYTES = 64 * 2**20  # bytes of vectors that are turned into parts of columns at a time
 
 
 class Npy(FileDatabase):

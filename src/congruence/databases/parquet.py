@@ -45,11 +45,8 @@ from congruence.io.parquet import ParquetTable, open_parquet
 from congruence.io.reading import reading
 from congruence.io.tables import Table, TableLayout, list_array
 
-#: File name suffixes of Parquet files, and of Arrow files and streams.
-SUFFIXES = (".parquet", ".arrow", ".feather")
-
-#: Target size in bytes of a row group when writing; a whole group is held in memory.
-_GROUP_BYTES = 64 * 2**20
+SUFFIXES = (".parquet", ".arrow", ".feather")  # file name suffixes of Parquet files, and of Arrow files and streams
+_GROUP_BYTES = 64 * 2**20  # target size in bytes of a row group when writing; a whole group is held in memory
 
 #: Files that describe the row groups of other files, which change in the new folder.
 _SUMMARIES = ("_metadata", "_common_metadata")

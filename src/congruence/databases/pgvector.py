@@ -45,6 +45,7 @@ from congruence.databases._base import (
     VectorSide,
     hide_secrets,
     pack,
+    space_in,
     unpack,
 )
 from congruence.databases._columns import ColumnDatabase, choose_columns
@@ -67,9 +68,7 @@ from congruence.databases.pgvector_bound import (
     read_tree,
     refusing,
 )
-from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
-from congruence.io import SPACE_KEY
 
 if TYPE_CHECKING:
     import psycopg
@@ -78,11 +77,8 @@ if TYPE_CHECKING:
 #: ``deadlock_timeout``, so that we give up before the server cancels a statement of the application.
 LOCK_SECONDS = 0.3
 
-#: Seconds between attempts to get a lock.
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-
-#: Seconds to wait for transactions that are older than the last new vectors.
-SNAPSHOT_SECONDS = 30.0
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # seconds between attempts to get a lock
+SNAPSHOT_SECONDS = 30.0  # seconds to wait for transactions that are older than the last new vectors
 
 #: Seconds that a transaction of the fill should take at most; the number of its rows is adapted.
 FILL_SECONDS, MOST_ROWS = 0.1, 4096
@@ -90,14 +86,9 @@ FILL_SECONDS, MOST_ROWS = 0.1, 4096
 #: Rows in a round of the switch, which maps what has changed; and how many rounds there are at most.
 REST_ROWS, REST_ROUNDS = 1000, 200
 
-#: Rows with which a migration is rehearsed.
-REHEARSED = 20
-
-#: Column type by element type.
-VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
-
-#: Name of our trigger, before the column's: triggers fire in the order of their names.
-GUARD = "~~~congruence"
+REHEARSED = 20  # rows with which a migration is rehearsed
+VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}  # column type by element type
+GUARD = "~~~congruence"  # name of our trigger, before the column's: triggers fire in the order of their names
 
 _SERVER_REFUSES = partial(refusing, "The server refuses the migration", "Remove the cause it names.")
 
@@ -142,10 +133,6 @@ class PgVector(ColumnDatabase):
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _hidden(self, suffix: str) -> str:
         return hidden_name(self._column, suffix)
 
@@ -168,12 +155,9 @@ class PgVector(ColumnDatabase):
 
     def _read_mark(self, cursor: Any) -> Mark:
         row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
-        try:
-            facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
-            note = {str(key): str(value) for key, value in facts["note"].items()}
-            return Mark(int(facts["dim"]), note, facts["indexes"], facts["unvalidated"], facts["kind"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._unmarked() from error
+        names = Mark.__dataclass_fields__
+        mark = self._mark_in((row or ("",))[0], *names)
+        return Mark(**{name: mark[name] for name in names})
 
     def _made(self) -> NewVectors:
         mark, type_ = self._state().made(self._place)
@@ -259,7 +243,7 @@ class PgVector(ColumnDatabase):
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
-            space=_space(comment),
+            space=space_in(comment, self._place),
         )
 
     def _blocks(
@@ -328,7 +312,7 @@ class PgVector(ColumnDatabase):
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
         for block, has_old in self._blocks("new", None, batch, lambda state: f"{quoted(state.old)} IS NOT NULL"):
             same = np.ones(len(has_old), bool)
-            yield NewBlock(block.ids, block.vectors, np.array(has_old, bool), same, block.modalities)
+            yield NewBlock(block.ids, block.vectors, np.array(has_old, bool), same)
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         self._name("new")
@@ -983,15 +967,6 @@ def _lacking(there: str, lacking: str) -> str:
 def element_type_of(kind: str) -> str:
     """Return the element type of a column's type in the terms of ``DatabaseInfo``."""
     return next(name for name, known in VECTOR_TYPES.items() if known == kind)
-
-
-def _space(comment: str | None) -> Space:
-    """Return the space in the comment on a column, as in files of vectors; unknown for any other comment."""
-    try:
-        facts = json.loads(comment or "")[SPACE_KEY]
-        return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
-        return Space()
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from congruence.databases._base import MARK_KEY, NEW
+from congruence.databases._base import MARK_KEY, NEW, json_in, own_metadata
 from congruence.databases._base import quoted as quoted_name
 from congruence.errors import MigrationError
 from congruence.io import SPACE_KEY
@@ -367,8 +367,7 @@ class Mark:
     indexes: list[list[str]] = field(default_factory=list)
     #: Table and name of each constraint that is still to be validated.
     unvalidated: list[list[str]] = field(default_factory=list)
-    #: Type of the vectors that were there at the run.
-    kind: str = ""
+    kind: str = ""  # type of the vectors that were there at the run
 
 
 class ServerRefusal(MigrationError):
@@ -480,13 +479,10 @@ def _copy_comment(cursor: Any, relation: Relation, source: str, target: str, *, 
 
 def without_space(comment: str | None) -> str | None:
     """Return a comment without the space of the old model."""
-    try:
-        facts = json.loads(comment or "")
-    except ValueError:
+    facts = json_in(comment or "")
+    if not {SPACE_KEY, MARK_KEY} & set(facts):
         return comment
-    if not isinstance(facts, dict) or not {SPACE_KEY, MARK_KEY} & set(facts):
-        return comment
-    kept = {key: value for key, value in facts.items() if key not in (SPACE_KEY, MARK_KEY)}
+    kept = own_metadata(facts)
     return json.dumps(kept) if kept else None
 
 

@@ -42,20 +42,11 @@ from congruence.errors import CongruenceError, DatabaseError, FileError, Migrati
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
 
-#: Environment variable with the server's API key, which is not allowed in an address.
-API_KEY = "QDRANT_API_KEY"
-
-#: Timeout of a request, in seconds.
-TIMEOUT = 60
-
-#: Maximum bytes of a request that writes points; servers refuse more than 32 MiB by default.
-_REQUEST_BYTES = 8 * 2**20
-
-#: Maximum bytes of a number in a request: a float32, written as the shortest text of a float64.
-_NUMBER_BYTES = 22
-
-#: Number of points from which the names of payload fields are determined.
-_SAMPLE = 100
+API_KEY = "QDRANT_API_KEY"  # environment variable with the server's API key, which is not allowed in an address
+TIMEOUT = 60  # timeout of a request, in seconds
+_REQUEST_BYTES = 8 * 2**20  # maximum bytes of a request that writes points; servers refuse more than 32 MiB by default
+_NUMBER_BYTES = 22  # maximum bytes of a number in a request: a float32, written as the shortest text of a float64
+_SAMPLE = 100  # number of points from which the names of payload fields are determined
 
 _FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
@@ -419,15 +410,6 @@ class Qdrant(CollectionDatabase):
 
     def _settings(self, collection: str) -> Mapping[str, object]:
         return {"metadata": own_metadata(self._info_of(collection).config.metadata)}
-
-    def _complete(self) -> None:
-        place = self._place()
-        self._index_like(place.old, place.new)
-
-    def _show_old(self) -> None:
-        place = self._place()
-        self._index_like(place.new, place.old)
-        super()._show_old()
 
     def _index_like(self, like: str, collection: str) -> None:
         indexed = self._info_of(like).payload_schema

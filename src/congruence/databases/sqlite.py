@@ -40,8 +40,7 @@ from congruence.databases._base import (
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError, StorageError
 
-#: Seconds to wait for another writer.
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 5.0  # seconds to wait for another writer
 
 #: Number of recently read rows whose other columns are cached: to return another column of a row, vec0 also reads the
 #: whole vector.
@@ -53,8 +52,7 @@ _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
-#: Column of the table with the mark of a migration.
-_MARK = "(mark TEXT NOT NULL)"
+_MARK = "(mark TEXT NOT NULL)"  # column of the table with the mark of a migration
 
 _T = TypeVar("_T")
 

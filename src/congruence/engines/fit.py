@@ -23,15 +23,11 @@ from congruence.maps import AffineMap, LinearMap, Map, OrthogonalMap
 from congruence.upgrade.choose import FEWEST
 from congruence.upgrade.readouts import read_as_store, read_queries
 
-#: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
-_CHECKED = 2000
-
-#: Methods that can be fitted from moments.
-METHODS = ("auto", "orthogonal", "linear")
+_CHECKED = 2000  # maximum number of pairs, all from the first fragment, on which the pairing is checked
+METHODS = ("auto", "orthogonal", "linear")  # methods that can be fitted from moments
 
 
-#: Bytes of source vectors in a block of pairs.
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block of pairs
 
 
 @dataclass(frozen=True)
