@@ -167,8 +167,7 @@ def test_addresses(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
-    [("x" * 500, "one of 516 letters, more than 512"), ("x__congruence_old", "Rename")],
+    ("table", "said"), [("x" * 500, "one of 516 letters, more than 512"), ("x__congruence_old", "Rename")]
 )
 def test_names_that_leave_no_room_for_ours_are_refused(tmp_path, table, said):
     where = make_collection(tmp_path, *make_rows("text", 5), table=table)

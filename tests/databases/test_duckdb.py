@@ -387,11 +387,7 @@ def test_the_plan_names_the_step_that_fails_and_what_is_in_the_way(tmp_path, her
         ("seen AS SELECT * FROM items UNION ALL SELECT * FROM other", "run", 8),
         ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", "switch", 6),
         ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", None, 8),
-        (
-            "seen AS SELECT array_distance(embedding, [1, 0, 0, 0, 0, 0, 0, 0]::FLOAT[8]) FROM items",
-            "switch",
-            6,
-        ),
+        ("seen AS SELECT array_distance(embedding, [1, 0, 0, 0, 0, 0, 0, 0]::FLOAT[8]) FROM items", "switch", 6),
         ("seen AS SELECT * FROM first", "run", 8),
         ("seen AS SELECT * FROM missing", None, 8),
     ],

@@ -334,9 +334,6 @@ CASES: dict[str, Case] = {
     ),
     "demo --files": Case("demo --files out", {"out": is_library}, force=False, patch=small_library),
     "demo": Case(
-        "demo --sample emoji --classes 30 -o out.html",
-        {"out.html": is_page},
-        force=False,
-        patch=small_sample,
+        "demo --sample emoji --classes 30 -o out.html", {"out.html": is_page}, force=False, patch=small_sample
     ),
 }

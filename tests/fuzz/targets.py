@@ -23,16 +23,7 @@ from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
-from congruence.io import (
-    contents,
-    matrices,
-    open_rows,
-    open_sink,
-    open_source,
-    read_column,
-    read_embeddings,
-    suffixes,
-)
+from congruence.io import contents, matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
 from congruence_papers import image_sets
 from congruence_papers.image_sets.archives import extract
 

@@ -82,11 +82,7 @@ _ERRORS: dict[str, tuple[type[CongruenceError], str, str]] = {
         "Got an error from {place}: {reason}",
         "Fix the cause that the database reports, and run it again.",
     ),
-    "damaged": (
-        CorruptFileError,
-        "{place} is damaged, or of another kind ({reason}).",
-        "Restore it from a backup.",
-    ),
+    "damaged": (CorruptFileError, "{place} is damaged, or of another kind ({reason}).", "Restore it from a backup."),
 }
 
 

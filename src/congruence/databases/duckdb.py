@@ -66,11 +66,7 @@ _HERE = "WHERE database_name = current_database()"
 _OF_TABLE = f"{_HERE} AND schema_name = $1 AND table_name = $2"
 
 #: The steps that are left, by stage.
-_LEFT = {
-    Stage.UNTOUCHED: ("run",),
-    Stage.PREPARED: ("switch", "discard"),
-    Stage.SWITCHED: ("rollback", "drop-old"),
-}
+_LEFT = {Stage.UNTOUCHED: ("run",), Stage.PREPARED: ("switch", "discard"), Stage.SWITCHED: ("rollback", "drop-old")}
 
 
 class DuckColumn(NamedTuple):

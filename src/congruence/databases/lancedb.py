@@ -320,8 +320,7 @@ class LanceDB(ColumnDatabase):
         super().check(new)
         if self._open().data_storage_version in ("0.1", "legacy"):
             raise DatabaseError(
-                f"{self._place} is in Lance's legacy file format.",
-                "Copy the table with a current version of LanceDB.",
+                f"{self._place} is in Lance's legacy file format.", "Copy the table with a current version of LanceDB."
             )
 
     def _create(self, new: NewVectors) -> None:

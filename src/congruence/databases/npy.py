@@ -13,15 +13,7 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage
-from congruence.databases._files import (
-    FILES,
-    FileDatabase,
-    FilePiece,
-    RowVectors,
-    number_type,
-    path_of,
-    read_labels,
-)
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, number_type, path_of, read_labels
 from congruence.embeddings import Space
 from congruence.io import read_ids
 from congruence.io.npy import NpySource

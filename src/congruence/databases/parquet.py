@@ -15,15 +15,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    Address,
-    DatabaseInfo,
-    Name,
-    RowRange,
-    as_ids,
-    space_in,
-)
+from congruence.databases._base import BATCH, Address, DatabaseInfo, Name, RowRange, as_ids, space_in
 from congruence.databases._files import (
     FILES,
     FileDatabase,

@@ -41,13 +41,7 @@ SEEN = {
 }
 
 #: The step to which other steps are refused, by state.
-FIRST = {
-    "filling": "run",
-    "filled": "verify",
-    "verified": "switch",
-    "switched": "rollback",
-    "rolled back": "verify",
-}
+FIRST = {"filling": "run", "filled": "verify", "verified": "switch", "switched": "rollback", "rolled back": "verify"}
 
 DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
