@@ -27,7 +27,14 @@ from congruence._utils.engine import Engine
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import (
+    CongruenceError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    IdError,
+    MigrationError,
+    ParameterError,
+)
 from congruence.io import SPACE_KEY, read_space
 
 BATCH = 4096  # default number of rows per block of a scan
@@ -131,12 +138,9 @@ def folder_in(address: Address) -> Path:
 class Stage(StrEnum):
     """State of the migration of a column, as shown by the database itself."""
 
-    UNTOUCHED = "untouched"
-    """There are only old vectors."""
-    PREPARED = "prepared"
-    """Some or all new vectors are stored next to the old ones; readers see the old ones."""
-    SWITCHED = "switched"
-    """Readers see the new vectors; the old ones are kept."""
+    UNTOUCHED = "untouched"  # there are only old vectors
+    PREPARED = "prepared"  # some or all new vectors are stored next to the old ones, which readers see
+    SWITCHED = "switched"  # readers see the new vectors; the old ones are kept
 
 
 @dataclass(frozen=True)
@@ -542,50 +546,43 @@ class Database(ABC):
         self.flush()
 
         def show() -> None:
-            stage = self.stage()
-            refusals.refuse(stage is Stage.UNTOUCHED, "untouched", self._subject)
-            if stage is Stage.PREPARED:
-                self.check_step("switch")
-                self._complete()
-                refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
-                self._show_new()
+            self._complete()
+            refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
+            self._show_new()
 
-        self._change(show)
+        self._take_step("switch", show, (Stage.UNTOUCHED, "untouched"))
 
     def rollback(self) -> None:
         """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they see them."""
         self.flush()
-
-        def show() -> None:
-            if self.stage() is Stage.SWITCHED:
-                self.check_step("rollback")
-                self._show_old()
-
-        self._change(show)
+        self._take_step("rollback", self._show_old)
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch, for good; refused if rows would lose their only one."""
         self.flush()
 
         def remove() -> None:
-            refusals.refuse(self.stage() is not Stage.SWITCHED, "not switched", self._subject)
             refusals.refuse(n := self._losing(), "losing", self._subject, n=n)
-            self.check_step("drop-old")
             self._remove_old()
 
-        self._change(remove)
+        self._take_step("drop-old", remove, (Stage.UNTOUCHED, "not switched"), (Stage.PREPARED, "not switched"))
 
     def discard(self) -> None:
         """Remove the new vectors before the switch, restoring the original state. Raises MigrationError after it."""
+        self._take_step("discard", self._remove_new, (Stage.SWITCHED, "switched"))
 
-        def remove() -> None:
+    def _take_step(self, step: str, take: Callable[[], None], *refused: tuple[Stage, str]) -> None:
+        """Take a step at its stage, or refuse it at others, in one change."""
+
+        def change() -> None:
             stage = self.stage()
-            refusals.refuse(stage is Stage.SWITCHED, "switched", self._subject)
-            if stage is Stage.PREPARED:
-                self.check_step("discard")
-                self._remove_new()
+            for other, why in refused:
+                refusals.refuse(stage is other, why, self._subject)
+            if stage is STEPS[step][0]:
+                self.check_step(step)
+                take()
 
-        self._change(remove)
+        self._change(change)
 
     def tidy(self) -> None:  # noqa: B027 - most remove everything in one step
         """Remove what a last step that was killed has left; there are no longer two sides."""
@@ -692,13 +689,18 @@ class Database(ABC):
 
 
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``among``, which must contain all of them, ndarray of int64."""
+    """Return the position of each id in ``among``, ndarray of int64; -1 if it is missing."""
     import pyarrow.compute as pc
 
-    if not len(ids):
-        return np.empty(0, np.int64)
-    positions = pc.index_in(ids.cast(among.type), value_set=among)
-    return np.asarray(positions.to_numpy(zero_copy_only=False), np.int64)
+    if not len(ids) or not len(among):
+        return np.full(len(ids), -1)
+    try:
+        positions = pc.index_in(ids.cast(among.type), value_set=among)
+    except pa.ArrowInvalid as error:
+        raise IdError(
+            f"The ids are of type {ids.type}, not {among.type}.", "Pass ids in the type that a scan returns."
+        ) from error
+    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def within(ids: pa.Array, all_ids: pa.Array) -> np.ndarray:
@@ -783,9 +785,9 @@ def unpack(packed: np.ndarray, dim: int, order: BitOrder = "big") -> np.ndarray:
 # ---- what several backends do ----------------------------------------------------------------------------------------
 
 
-def quoted(name: str) -> str:
-    """Return a name as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
+def quoted(*names: str) -> str:
+    """Return a name, or one in a schema, as a quoted SQL identifier."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def json_in(text: str) -> dict[str, Any]:

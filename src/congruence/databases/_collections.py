@@ -302,12 +302,8 @@ class CollectionDatabase(Database):
         """Return the records of these ids that exist, with all fields except the vector."""
 
     @abstractmethod
-    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
-        """Store records with vectors, shape (b, dim); they replace those of the same ids."""
-
-    def _store_bare(self, collection: Any, records: list[Any]) -> None:
-        """Store records without a vector; if ``bare_rows``."""
-        raise NotImplementedError
+    def _store(self, collection: Any, records: list[Any], vectors: Any) -> None:
+        """Store records with vectors, shape (b, dim), or None if ``bare_rows``; they replace those of the same ids."""
 
     def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         """Replace the vectors, shape (b, dim), of existing records."""
@@ -399,10 +395,7 @@ class CollectionDatabase(Database):
         place = self._place_with_new()
         records, rows = self._with_others(self._open(place.new), ids)
         old = self._open(place.old)
-        if vectors is None:
-            self._change(lambda: self._store_bare(old, records))
-        else:
-            self._change(lambda: self._store(old, records, vectors[rows]))
+        self._change(lambda: self._store(old, records, None if vectors is None else vectors[rows]))
 
     def _with_others(self, collection: Any, ids: pa.Array) -> tuple[list[Any], list[int]]:
         """Return the records of these ids that exist, with all fields except the vector, and their positions."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, exchange, locked, sync
-from congruence._utils.refusals import describe_refusal
+from congruence._utils.refusals import describe_refusal, refusing
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -43,6 +43,7 @@ from congruence.databases._base import (
     VectorSide,
     WrittenFile,
     repeated,
+    rows_of,
 )
 from congruence.errors import (
     CongruenceError,
@@ -74,15 +75,6 @@ _FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
 #: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
 _DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError)
 _DAMAGE += (RecursionError, OverflowError)
-
-
-@contextmanager
-def _refusing(doing: str, kind: type[FileError] = StorageError) -> Iterator[None]:
-    """Translate errors of the operating system."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(describe_refusal(error, doing)) from error
 
 
 #: Capabilities of most kinds of files.
@@ -330,7 +322,7 @@ class FileDatabase(Database):
         known, ids = self._all_ids(), shown._all_ids()
         before, now = self._other_fields(), shown._other_fields()
         for block in shown.scan("old", batch=batch):
-            old, new = among(block.ids, known), among(block.ids, ids)
+            old, new = rows_of(block.ids, known), rows_of(block.ids, ids)
             yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new])
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
@@ -338,10 +330,10 @@ class FileDatabase(Database):
         ids = shown._all_ids()
         full = pa.concat_arrays([ids.slice(0, 0), *(block.ids for block in shown.scan("old", batch=batch))])
         for block in self.scan("old", batch=batch):
-            lacking = among(block.ids, full) < 0
+            lacking = rows_of(block.ids, full) < 0
             if lacking.any():
                 missing = block.ids.filter(pa.array(lacking))
-                yield missing, among(missing, ids) >= 0
+                yield missing, rows_of(missing, ids) >= 0
 
     def _missing(self) -> int:
         return self.count("old") - self.count("new")
@@ -356,7 +348,7 @@ class FileDatabase(Database):
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._record().dim
         found, remaining = [Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)], len(ids)
         for block in self.scan(side, batch=max(64, _FETCH_BYTES // (4 * self.dim))) if remaining else ():
-            wanted = among(block.ids, ids) >= 0
+            wanted = rows_of(block.ids, ids) >= 0
             if wanted.any():
                 labels = masked(block.modalities, wanted)
                 found.append(Block(masked(block.ids, wanted), block.vectors[wanted], labels, 0))
@@ -380,7 +372,7 @@ class FileDatabase(Database):
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
         out = np.full(len(ids), -1, np.int64)
         for piece in self._pieces(0, _ID_ROWS, False):
-            places = among(ids, piece.ids)
+            places = rows_of(ids, piece.ids)
             out = np.where(places >= 0, piece.start + places, out)
             if (out >= 0).all():
                 break
@@ -445,20 +437,18 @@ class FileDatabase(Database):
 
     def build_index(self) -> str | None:
         """Write the complete new file to the hidden folder, so that the switch only exchanges names."""
-        self._call(self._complete_new_file)
-        return self._describe_index()
-
-    def _complete_new_file(self) -> None:
         if self._stage is Stage.PREPARED:
-            record = self._record()
-            if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
-                self._place.check_unchanged(record)
-                new = self._new_vectors()
-                refusals.refuse(n := self._missing(), "missing", self._shown, n=n)
-                new.flush()
-                self._build(new)
-                record.built = fingerprint(self._place.other)
-                self._place.keep(record)
+            with self._errors():
+                record, other = self._record(), self._place.other
+                if record.built is None or not other.exists() or fingerprint(other) != record.built:
+                    self._place.check_unchanged(record)
+                    new = self._new_vectors()
+                    refusals.refuse(n := self._missing(), "missing", self._shown, n=n)
+                    new.flush()
+                    self._build(new)
+                    record.built = fingerprint(other)
+                    self._place.keep(record)
+        return self._describe_index()
 
     def _describe_index(self) -> str | None:
         return None
@@ -547,21 +537,6 @@ def masked(column: pa.Array | None, mask: np.ndarray) -> pa.Array | None:
     return column.filter(pa.array(mask))
 
 
-def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``known``; -1 if it is missing."""
-    import pyarrow.compute as pc
-
-    if not len(known):
-        return np.full(len(ids), -1)
-    try:
-        positions = pc.index_in(ids.cast(known.type), value_set=known)
-    except pa.ArrowInvalid as error:
-        raise IdError(
-            f"The ids are of type {ids.type}, not {known.type}.", "Pass ids in the type that a scan returns."
-        ) from error
-    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
-
-
 def read_labels(spec: str) -> pa.Array:
     """Return a column of modalities, one per row."""
     return pa.array(read_column(spec), pa.large_string())
@@ -644,7 +619,7 @@ class RowVectors:
 
     def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
         view, got = out.reshape(-1).view(np.uint8).data, 0
-        with _refusing(f"while reading {stream.name}", FileError):
+        with refusing(f"while reading {stream.name}", FileError):
             stream.seek(position)
             while got < len(view):
                 if not (count := stream.readinto(view[got:])):
@@ -678,7 +653,7 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
 def fingerprint(path: Path) -> str:
     """Return a digest that identifies a file or folder of files, from names, sizes and samples of the contents."""
     digest = hashlib.sha256()
-    with _refusing(f"while reading {path}", FileError):
+    with refusing(f"while reading {path}", FileError):
         for file in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
             size = file.stat().st_size
             name = file.relative_to(path).as_posix() if file is not path else ""
@@ -740,7 +715,7 @@ class HiddenFolder:
 
     def _recover(self) -> None:
         """Complete an interrupted removal, and undo or complete an exchange that was several renames."""
-        with _refusing(f"while repairing an interrupted switch or removal of {self.path}"):
+        with refusing(f"while repairing an interrupted switch or removal of {self.path}", StorageError):
             if _is_ours(self._dropped):
                 shutil.rmtree(self._dropped)
             if os.path.lexists(self._renamed):

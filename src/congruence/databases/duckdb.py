@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -67,6 +67,16 @@ _OF_TABLE = f"{_HERE} AND schema_name = $1 AND table_name = $2"
 
 #: The steps that are left, by stage.
 _LEFT = {Stage.UNTOUCHED: ("run",), Stage.PREPARED: ("switch", "discard"), Stage.SWITCHED: ("rollback", "drop-old")}
+
+
+_ONWARD = (("switch", "show new"), ("rollback", "show old"), ("drop-old", "show new"), ("drop-old", "drop old"))
+
+#: The changes of the steps that are left, by stage, each path up to its end.
+_PATHS = {
+    Stage.UNTOUCHED: ((("run", "create"), *_ONWARD),),
+    Stage.PREPARED: (_ONWARD, (("discard", "drop new"),)),
+    Stage.SWITCHED: ((("rollback", "show old"), ("rollback", "drop new")), (("drop-old", "drop old"),)),
+}
 
 
 class DuckColumn(NamedTuple):
@@ -410,30 +420,20 @@ class DuckDB(ColumnDatabase):
             except self._duckdb.Error:
                 found.append(("switch", f"the default {column.default} of {name}, which is no {kind}"))
         if not found:
-            for path in self._paths(stage, new):
+            for path in _PATHS[stage]:
                 if {step for step, _ in path} & {*steps}:
                     found += self._rehearse(new, path)
         return found
 
-    def _paths(self, stage: Stage, new: NewVectors) -> list[list[tuple[str, Callable[[], None]]]]:
-        """Return the steps that are left, each path up to its end."""
-
-        def switch() -> None:
-            self._rename(NEW, OLD)
-
-        def drop() -> None:
-            self._drop(self._column + OLD)
-
-        rollback, discard = lambda: self._rename(OLD, NEW), lambda: self._drop(self._column + NEW)
-        if stage is Stage.SWITCHED:
-            return [[("rollback", rollback), ("rollback", discard)], [("drop-old", drop)]]
-        onward = [("switch", switch), ("rollback", rollback), ("drop-old", switch), ("drop-old", drop)]
-        if stage is Stage.PREPARED:
-            return [onward, [("discard", discard)]]
-        return [[("run", lambda: self._create(new)), *onward]]
-
-    def _rehearse(self, new: NewVectors, steps: list[tuple[str, Callable[[], None]]]) -> list[tuple[str, str]]:
+    def _rehearse(self, new: NewVectors, steps: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
         """Return why DuckDB refuses one of the steps, or which view or macro one of them breaks; all are undone."""
+        changes = {
+            "create": lambda: self._create(new),
+            "show new": lambda: self._rename(NEW, OLD),
+            "show old": lambda: self._rename(OLD, NEW),
+            "drop new": lambda: self._drop(self._column + NEW),
+            "drop old": lambda: self._drop(self._column + OLD),
+        }
         columns = self._columns()
         stage, old, _ = self._names(columns)
         hidden, type_ = {self._column + OLD, self._column + NEW}, columns[old].type
@@ -445,7 +445,7 @@ class DuckDB(ColumnDatabase):
         self._rehearsing = True
         try:
             for step, change in steps:
-                change()
+                changes[change]()
                 for path, before in shown.items():
                     after = self._shown_by(path)
                     if isinstance(after, str):
@@ -487,7 +487,7 @@ class DuckDB(ColumnDatabase):
             for schema, name in [
                 key for key, text in rest.items() if mentions.search(text.partition(" AS ")[2] or text)
             ]:
-                readers[f"{quoted(schema)}.{quoted(name)}"] = rest.pop((schema, name))
+                readers[quoted(schema, name)] = rest.pop((schema, name))
                 names.append(name)
         return readers
 
@@ -541,9 +541,8 @@ class DuckDB(ColumnDatabase):
     def _without_indices(self, *statements: str) -> None:
         """Run statements that DuckDB does not allow on indexed tables: without the indexes, in one transaction."""
         indices = self._indices()
-        schema = quoted(self._table.schema)
         self._run(
-            *(f"DROP INDEX {schema}.{quoted(index['name'])}" for index in indices),
+            *(f"DROP INDEX {quoted(self._table.schema, index['name'])}" for index in indices),
             *statements,
             *(index["sql"] for index in indices if not self._rehearsing),
         )
@@ -602,7 +601,7 @@ class DuckTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return quoted(self.schema, self.name)
 
     @property
     def id_text(self) -> str:

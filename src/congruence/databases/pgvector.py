@@ -45,6 +45,7 @@ from congruence.databases._base import (
     VectorSide,
     hide_secrets,
     pack,
+    quoted,
     space_in,
     unpack,
 )
@@ -63,7 +64,6 @@ from congruence.databases.pgvector_bound import (
     obstacles,
     oids_of,
     publish,
-    quoted,
     read_indexes,
     read_tree,
     refusing,
@@ -638,9 +638,6 @@ class PgVector(ColumnDatabase):
 
     # ---- the index ---------------------------------------------------------------------------------------------------
 
-    def _indexes(self, cursor: Any, column: str) -> list[str]:
-        return [index.name for index in read_indexes(cursor, oids_of(self._tree(cursor)), column)]
-
     def _searchable(self, cursor: Any, column: str) -> list[PgIndex]:
         """Return the indexes by which pgvector searches a column."""
         return [index for index in read_indexes(cursor, [self._table.oid], column) if index.searches]
@@ -737,8 +734,9 @@ class PgVector(ColumnDatabase):
     def switch(self) -> None:
         if self.stage() is Stage.PREPARED:
             with self._client.reading() as cursor:
-                old, new = (self._indexes(cursor, name) for name in (self._column, self._hidden(NEW)))
-            if {hidden_name(name, NEW) for name in old} - {*new}:  # others created one since the run
+                oids, columns = oids_of(self._tree(cursor)), (self._column, self._hidden(NEW))
+                old, new = ({index.name for index in read_indexes(cursor, oids, column)} for column in columns)
+            if {hidden_name(name, NEW) for name in old} - new:  # others created one since the run
                 self.build_index()
         self._move("new", super().switch)
 

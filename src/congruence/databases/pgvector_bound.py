@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from congruence.databases._base import MARK_KEY, NEW, json_in, own_metadata
-from congruence.databases._base import quoted as quoted_name
+from congruence.databases._base import MARK_KEY, NEW, json_in, own_metadata, quoted
 from congruence.errors import MigrationError
 from congruence.io import SPACE_KEY
 
@@ -182,11 +181,6 @@ _UNVALIDATED = """
     SELECT format('%I.%I', n.nspname, t.relname), c.conname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
     JOIN pg_namespace n ON n.oid = t.relnamespace
     WHERE c.conrelid = ANY($1::oid[]) AND c.contype = 'c' AND NOT c.convalidated AND c.conislocal"""
-
-
-def quoted(*names: str) -> str:
-    """Return a name, or one in a schema, as a quoted SQL identifier."""
-    return ".".join(map(quoted_name, names))
 
 
 def hidden_name(name: str, suffix: str) -> str:

@@ -312,9 +312,6 @@ class Qdrant(CollectionDatabase):
         for part, rows in _requests(records, vectors):
             self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
 
-    def _store_bare(self, collection: str, records: list[Record]) -> None:
-        self._store(collection, records, None)
-
     def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         for part, rows in _requests(records, vectors):
             points = [
