@@ -275,6 +275,7 @@ class Database(ABC):
     #: a cursor.
     by_ranges: ClassVar[bool] = False
     _address: Address  # without its secrets
+    _subject: Any  # the table, collection or file, for messages
     _folder: Path | None = None  # with the database's files, if they are on this machine
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
@@ -425,11 +426,6 @@ class Database(ABC):
         raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
     # ---- the steps of a migration, from what a backend provides ------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def _subject(self) -> object:
-        """The table, collection or file, for messages."""
 
     @abstractmethod
     def _made(self) -> NewVectors:

@@ -63,18 +63,6 @@ class Collections:
         return cls(target, new, new in names, alias=True)
 
 
-def only_table(names: Collection[str], aliases: Mapping[str, str], place: object, what: str) -> str:
-    """Return the only alias, or the only collection without one; the collections of a migration count as one."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(ROLE.sub("", name), []).append(name)
-    for target in aliases.values():
-        groups.pop(ROLE.sub("", target), None)
-    # A collection whose old one was dropped may keep the name that it had behind an alias.
-    others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
-    return refusals.only_name([*aliases, *others], what, place, "table")
-
-
 class CollectionDatabase(Database):
     """A database whose new vectors are in a second collection or table, with copies of the rows' other fields.
 
@@ -134,9 +122,18 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        if table is not None:
-            return table
-        return only_table(self._names(), self._aliases(), self._address.shown, self._called)
+        """Return the only alias, or the only collection without one; the collections of a migration count as one."""
+        if table is None:
+            groups: dict[str, list[str]] = {}
+            for name in self._names():
+                groups.setdefault(ROLE.sub("", name), []).append(name)
+            for target in (aliases := self._aliases()).values():
+                groups.pop(ROLE.sub("", target), None)
+            # A collection whose old one was dropped may keep the name that it had behind an alias.
+            others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
+            table = refusals.only_name([*aliases, *others], self._called, self._address.shown, "table")
+        self._subject = repr(table)
+        return table
 
     def _aliases(self) -> Mapping[str, str]:
         return {}
@@ -152,10 +149,6 @@ class CollectionDatabase(Database):
         place = self._find()
         if not place.exists:
             self._unmark(place.old)
-
-    @property
-    def _subject(self) -> object:
-        return repr(self._table)
 
     def _place(self) -> Collections:
         """Return the collections; a new one must be of a migration of this column."""

@@ -57,14 +57,9 @@ class ColumnDatabase(Database):
     """
 
     _column: str  # that readers use
-    _place: Any  # the table, for messages
     _most_pending = 64 * 2**20  # bytes of new vectors kept in memory until the next flush
     _pending: tuple[tuple[pa.Array, np.ndarray], ...] = ()
     _dim = 0  # of the pending vectors
-
-    @property
-    def _subject(self) -> object:
-        return self._place
 
     @abstractmethod
     def _column_names(self) -> Collection[str]:

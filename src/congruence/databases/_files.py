@@ -120,7 +120,7 @@ class FileDatabase(Database):
     dim: int
 
     def _open_path(self, path: str) -> None:
-        self._place, self._shown = HiddenFolder(path), path
+        self._place, self._subject = HiddenFolder(path), path
         self._folder = self._place.path.parent
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
@@ -132,7 +132,7 @@ class FileDatabase(Database):
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, OSError):
             return None
-        return StorageError(describe_refusal(error, f"from the disk at {error.filename or self._shown}"))
+        return StorageError(describe_refusal(error, f"from the disk at {error.filename or self._subject}"))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open files; another process with access to the same files opens them again."""
@@ -157,7 +157,7 @@ class FileDatabase(Database):
             if len(entries) == self.n:
                 continue
             what, kind = ("ids", IdError) if option == "ids" else ("modalities", ParameterError)
-            words = f"There are {len(entries)} {what} for {self.n} rows of {self._shown}"
+            words = f"There are {len(entries)} {what} for {self.n} rows of {self._subject}"
             if self._stage is Stage.PREPARED or self._place.record() is None:
                 raise kind(f"{words}.", f"Pass `{option}=…` of the same rows.")
             raise MigrationError(
@@ -197,7 +197,7 @@ class FileDatabase(Database):
             if self._place.stage() is Stage.PREPARED:
                 since, fix = "run began", f"Restore it; or remove {self._place.folder}, which holds the new vectors."
             raise MigrationError(
-                f"{self._shown} was written to since the {since}, and cannot be read: {error.problem}", fix
+                f"{self._subject} was written to since the {since}, and cannot be read: {error.problem}", fix
             ) from error
 
     @property
@@ -214,7 +214,7 @@ class FileDatabase(Database):
             self._place.check_unchanged(self._record())
         elif self._stage is Stage.SWITCHED and self.changed_since_switch():
             raise MigrationError(
-                f"{self._shown} was written to since the switch, so that its rows are no longer those of the run.",
+                f"{self._subject} was written to since the switch, so that its rows are no longer those of the run.",
                 "Keep it by `drop_old`, or undo these writes.",
             )
 
@@ -222,7 +222,7 @@ class FileDatabase(Database):
         return fingerprint(self._place.path) != self._record().built
 
     def _new_vectors(self) -> RowVectors:
-        refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._shown)
+        refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._subject)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -230,17 +230,13 @@ class FileDatabase(Database):
 
     def _record(self) -> MigrationRecord:
         record = self._place.record()
-        refusals.refuse(record is None, "untouched", self._shown)
+        refusals.refuse(record is None, "untouched", self._subject)
         assert record is not None
         return record
 
     def stage(self) -> Stage:
         self._stage = self._place.stage()
         return self._stage
-
-    @property
-    def _subject(self) -> object:
-        return self._shown
 
     def _made(self) -> NewVectors:
         record = self._record()
@@ -385,8 +381,8 @@ class FileDatabase(Database):
         needed = self._needed_bytes(new.dim, new.element_type)
         if (free := self._free_bytes() or 0) < needed:
             raise StorageError(
-                f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
-                f"file need {needed:,}.",
+                f"There are {free:,} bytes free on the disk of {self._subject}, and the new vectors and the complete "
+                f"new file need {needed:,}.",
                 "Free disk space, or pass `element_type='float16'`.",
             )
 
@@ -425,7 +421,7 @@ class FileDatabase(Database):
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""
-        refusals.refuse(self._stage is Stage.SWITCHED, "switched", self._shown)
+        refusals.refuse(self._stage is Stage.SWITCHED, "switched", self._subject)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -443,7 +439,7 @@ class FileDatabase(Database):
                 if record.built is None or not other.exists() or fingerprint(other) != record.built:
                     self._place.check_unchanged(record)
                     new = self._new_vectors()
-                    refusals.refuse(n := self._missing(), "missing", self._shown, n=n)
+                    refusals.refuse(n := self._missing(), "missing", self._subject, n=n)
                     new.flush()
                     self._build(new)
                     record.built = fingerprint(other)

@@ -113,6 +113,7 @@ class DuckDB(ColumnDatabase):
         self._duckdb = require("duckdb", extra="duckdb")
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
+        self._subject = self._place
         self._folder = self._place.absolute().parent
         if not self._place.is_file():
             raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")

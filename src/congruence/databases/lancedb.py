@@ -120,7 +120,7 @@ class LanceDB(ColumnDatabase):
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
         self._place, self._rows = find_table(address, table), rows
-        self._folder = self._place.folder
+        self._subject, self._folder = self._place, self._place.folder
         data = self._open()
         primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)

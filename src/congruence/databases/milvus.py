@@ -117,6 +117,7 @@ class Milvus(CollectionDatabase):
         self._schema = self._schema_of(place.old, column)
         refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
+        self._id_type = pa.large_string() if self._schema.text_key else pa.int64()
         self._rows, self._modality = rows, modality
         if rows is not None:
             self._query(place.old, rows, [self._schema.key], limit=1)
@@ -340,10 +341,6 @@ class Milvus(CollectionDatabase):
         if len(missing):
             # Waiting here would take half a second per index; build_index waits for all of them.
             self._ask("create_index", collection, missing, sync=False)
-
-    @property
-    def _id_type(self) -> pa.DataType:
-        return pa.large_string() if self._schema.text_key else pa.int64()
 
     def _query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
         self._load(collection)

@@ -39,6 +39,8 @@ class Npy(FileDatabase):
         what = "an .npy file, which is a single matrix that is mapped as a whole"
         refusals.check_options(what, table=table, column=column, rows=rows)
         self._open_path(path)
+        self._space_file = self._place.path.with_name(self._place.path.name + ".space.json")
+        self._kept_space_file = self._place.folder / "space.json"
         ids, modality = self._remember(ids, modality)
         self._open_rows()
         self._beside = {} if ids is None else {"ids": read_ids(ids)}
@@ -60,7 +62,7 @@ class Npy(FileDatabase):
         ids = self._beside.get("ids")
         text = ids is not None and not pa.types.is_integer(ids.type)
         return DatabaseInfo(
-            place=self._shown,
+            place=self._subject,
             rows=self.n,
             dim=self.dim,
             element_type="float16" if self._source.dtype == np.float16 else "float32",
@@ -105,14 +107,6 @@ class Npy(FileDatabase):
                 for j, column in enumerate(np.ascontiguousarray(rows.T, dtype)):
                     stream.seek(begin + (j * self.n + start) * dtype.itemsize)
                     write_all(stream, column)
-
-    @property
-    def _space_file(self) -> Path:
-        return self._place.path.with_name(self._place.path.name + ".space.json")
-
-    @property
-    def _kept_space_file(self) -> Path:
-        return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
         if self._stage is not Stage.SWITCHED:

@@ -77,7 +77,7 @@ class Tables(FileDatabase):
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if len(vectors) > 1:
-            self._shown = f"{path}:{self._column}"
+            self._subject = f"{path}:{self._column}"
         self._open_rows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,10 +95,10 @@ class Tables(FileDatabase):
             self._parts.append(part)
             self.n += part.rows
         if (width is None or not self.n) and self._place.record() is None:  # else others have emptied it
-            raise ShapeError(f"{self._shown} has no vectors.", "Check the path and the column.")
+            raise ShapeError(f"{self._subject} has no vectors.", "Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
-                f"{self._shown} has ids of several types ({', '.join(sorted(kinds))}).",
+                f"{self._subject} has ids of several types ({', '.join(sorted(kinds))}).",
                 "Write its files with one schema.",
             )
         self.dim, self._id_type = width or 0, kinds.pop()
@@ -121,7 +121,7 @@ class Tables(FileDatabase):
         schema = self._parts[0].schema
         field = schema.field(self._column)
         return DatabaseInfo(
-            place=self._shown,
+            place=self._subject,
             rows=self.count(),
             rows_without=self.n - self.count(),
             dim=self.dim,
@@ -134,7 +134,7 @@ class Tables(FileDatabase):
     def _space(self, schema: pa.Schema) -> Space:
         raw = {**(schema.metadata or {}), **(schema.field(self._column).metadata or {})}
         metadata = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()}
-        return space_in(metadata, self._shown)
+        return space_in(metadata, self._subject)
 
     def _count_old(self) -> int:
         counts = [part.count(self._column, self.dim) for part in self._parts]
@@ -232,7 +232,7 @@ class Tables(FileDatabase):
             has_ids=False,
             id_type=pa.string(),
             space=Space(model=note.get("model") or None, dim=new.dim) if stated else Space(),
-            path=self._shown,
+            path=self._subject,
         )
         schema = layout.schema
 

@@ -126,10 +126,16 @@ class PgVector(ColumnDatabase):
         self._fill_rows = 256  # of the next transaction
         self._replica: bool | None = None  # whether the role may set session_replication_role, if it was tried
         with self._client.reading() as cursor:
-            self._table = find_table(cursor, address.shown, table, column, ids, modality)
-        self._column = self._table.column
+            found = self._table = find_table(cursor, address.shown, table, column, ids, modality)
+        self._column = found.column
         # With the column, so that each migration of a table has a journal of its own.
-        self._place = f"{address.shown} {self._table.schema}.{self._table.name}.{self._column}"
+        self._place = self._subject = f"{address.shown} {found.schema}.{found.name}.{self._column}"
+        self._guard = hidden_name(f"{GUARD}:{self._column}", "")
+        self._guard_function = found.schema, hidden_name(f"{found.name}__{self._column}", "__congruence_guard")
+        self._id_type = "int8" if ID_TYPES[found.id_kind] == "int" else ID_TYPES[found.id_kind]
+        self._these = f"{quoted(found.ids)} = ANY($1::{self._id_type}[])"  # rows of the ids of a parameter
+        self._id = "t.id::text" if found.id_kind == "uuid" else "t.id"  # as the client receives it
+        self._row = f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -150,14 +156,12 @@ class PgVector(ColumnDatabase):
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
             columns = read_columns(cursor, self._table.oid)
             stage, old, new = self._names(columns)
-            mark = None if stage is Stage.UNTOUCHED else self._read_mark(cursor)
+            mark, names = None, Mark.__dataclass_fields__
+            if stage is not Stage.UNTOUCHED:
+                row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
+                said = self._mark_in((row or ("",))[0], *names)
+                mark = Mark(**{name: said[name] for name in names})
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
-
-    def _read_mark(self, cursor: Any) -> Mark:
-        row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
-        names = Mark.__dataclass_fields__
-        mark = self._mark_in((row or ("",))[0], *names)
-        return Mark(**{name: mark[name] for name in names})
 
     def _made(self) -> NewVectors:
         mark, type_ = self._state().made(self._place)
@@ -189,19 +193,6 @@ class PgVector(ColumnDatabase):
                 )
             dim = int(row[0])
         return state.old, state.old_type.kind, dim
-
-    @property
-    def _id(self) -> str:
-        """SQL expression for the id as the client receives it."""
-        return "t.id::text" if self._table.id_kind == "uuid" else "t.id"
-
-    @property
-    def _row(self) -> str:
-        return f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
-
-    @property
-    def _id_type(self) -> str:
-        return {"int": "int8"}.get(kind := ID_TYPES[self._table.id_kind], kind)
 
     def _ids(self, values: Sequence[object]) -> pa.Array:
         return pa.array(values, pa.int64() if self._id_type == "int8" else pa.large_string())
@@ -347,18 +338,17 @@ class PgVector(ColumnDatabase):
     def _tree(self, cursor: Any) -> list[Relation]:
         return read_tree(cursor, self._table.oid)
 
-    @property
-    def _guard(self) -> str:
-        return hidden_name(f"{GUARD}:{self._column}", "")
-
-    @property
-    def _guard_function(self) -> tuple[str, str]:
-        return self._table.schema, hidden_name(f"{self._table.name}__{self._column}", "__congruence_guard")
-
     def _set_guard(self, cursor: Any, mark: Mark, hidden: str, *, switched: bool) -> None:
-        """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark."""
+        """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark.
+
+        Before the switch a new vector becomes pending when the old one changes; after it the old vector is removed when
+        another new one is written, and cannot be written.
+        """
         table, guard, function = self._table, quoted(self._guard), quoted(*self._guard_function)
-        body = literal(guard_body(self._column, hidden, switched=switched))
+        message = f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it"
+        names = {"column": quoted(self._column), "hidden": quoted(hidden), "message": literal(message)}
+        changes = (_KEPT if switched else _PENDING).format(**names).strip()
+        body = literal(_GUARD_BODY.format(changes=changes))
         cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
         owner, user = one_row(
             cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
@@ -491,8 +481,7 @@ class PgVector(ColumnDatabase):
         with cursor.connection.transaction(force_rollback=True):
             self._rename(NEW, OLD, rehearsal=True)
             cursor.execute(f"CREATE TEMP TABLE congruence_checked (LIKE {table.path} INCLUDING CONSTRAINTS)")
-            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {where}"
+            insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {self._these}"
             cursor.execute(insert, [self._parameter(ids)])
 
     def _announcements(self, new: NewVectors) -> Iterator[str]:
@@ -565,9 +554,10 @@ class PgVector(ColumnDatabase):
     def _write_some(self, state: PgState, rows: PgRows, side: VectorSide, strided: bool = False) -> None:
         with self._client.writing(lock=True) as cursor:
             if strided:  # unlike a read by place, one by the index frees what earlier transactions left in the pages
-                where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
                 cursor.execute("SET LOCAL enable_seqscan = off")
-                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [self._parameter(rows.ids)])
+                cursor.execute(
+                    f"SELECT count(xmin) FROM {self._table.path} WHERE {self._these}", [self._parameter(rows.ids)]
+                )
             self._update(cursor, state, rows, side)
 
     def _update(self, cursor: Any, state: PgState, rows: PgRows, side: VectorSide) -> None:
@@ -582,8 +572,7 @@ class PgVector(ColumnDatabase):
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
             cursor.execute(f"SET LOCAL {setting} = off")
         if rows.vectors is None:
-            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {where}", [self._parameter(rows.ids)])
+            cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {self._these}", [self._parameter(rows.ids)])
         else:
             type_ = state.old_type if side == "old" else state.new_type
             assert type_ is not None
@@ -946,15 +935,6 @@ _KEPT = """
     ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
         NEW.{hidden} := NULL;
     END IF;"""
-
-
-def guard_body(column: str, hidden: str, *, switched: bool) -> str:
-    """Return the body of our trigger's function: before the switch a new vector becomes pending when the old one
-    changes; after it the old vector is removed when another new one is written, and cannot be written.
-    """
-    message = literal(f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it")
-    body = (_KEPT if switched else _PENDING).format(column=quoted(column), hidden=quoted(hidden), message=message)
-    return _GUARD_BODY.format(changes=body.strip())
 
 
 def _lacking(there: str, lacking: str) -> str:

@@ -21,7 +21,7 @@ _TREE = """
     WITH RECURSIVE tree AS (
         SELECT $1::oid AS oid, 0 AS depth
         UNION SELECT i.inhrelid, t.depth + 1 FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid)
-    SELECT c.oid, format('%I.%I', n.nspname, c.relname), c.relkind::text, c.relispartition
+    SELECT c.oid, format('%I.%I', n.nspname, c.relname), c.relispartition
     FROM (SELECT oid, max(depth) AS depth FROM tree GROUP BY oid) t
     JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY t.depth, c.oid"""
 
@@ -152,7 +152,7 @@ _GRANTS = """
 _STORAGE = {"p": "PLAIN", "e": "EXTERNAL", "m": "MAIN", "x": "EXTENDED"}
 
 _INDEXES = """
-    SELECT i.indexrelid, n.nspname, c.relname, c.relkind::text, i.indisunique, i.indrelid, i.indrelid::regclass::text,
+    SELECT i.indexrelid, n.nspname, c.relname, c.relkind = 'I', i.indisunique, i.indrelid::regclass::text,
            pg_get_indexdef(i.indexrelid), pg_get_expr(i.indpred, i.indrelid),
            (SELECT spcname FROM pg_tablespace WHERE oid = c.reltablespace),
            (SELECT inhparent FROM pg_inherits WHERE inhrelid = i.indexrelid), i.indisvalid,
@@ -160,7 +160,8 @@ _INDEXES = """
                    ELSE ' DEFERRABLE' END FROM pg_constraint WHERE conindid = i.indexrelid AND contype = 'u'),
            obj_description(i.indexrelid, 'pg_class'),
            (SELECT obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE conindid = i.indexrelid
-            AND contype = 'u'), am.amname, o.opcname, coalesce(c.reloptions, '{}'), i.indexprs IS NOT NULL
+            AND contype = 'u'), am.amname, o.opcname, split_part(o.opcname, '_', 1),
+           split_part(o.opcname, '_', 2), coalesce(c.reloptions, '{}'), i.indexprs IS NOT NULL
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_am am ON am.oid = c.relam JOIN pg_opclass o ON o.oid = i.indclass[0]
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
@@ -206,7 +207,6 @@ class Relation(NamedTuple):
 
     oid: int
     name: str  # qualified and quoted
-    kind: str  # relkind
     partition: bool
 
 
@@ -230,9 +230,8 @@ class PgIndex(NamedTuple):
     oid: int
     schema: str
     name: str
-    relkind: str
+    partitioned: bool
     unique: bool
-    table_oid: int
     table: str
     definition: str
     predicate: str | None
@@ -244,25 +243,15 @@ class PgIndex(NamedTuple):
     constraint_comment: str | None
     method: str
     operators: str  # operator class, such as vector_cosine_ops
+    kind: str  # its parts
+    metric: str
     options: list[str]  # storage parameters, such as m=16
     cast: bool  # whether it is over an expression; a query uses an index over a cast only with the same cast
-
-    @property
-    def partitioned(self) -> bool:
-        return self.relkind == "I"
 
     @property
     def searches(self) -> bool:
         """Whether pgvector finds the nearest rows by it."""
         return self.valid and self.method in ("hnsw", "ivfflat")
-
-    @property
-    def kind(self) -> str:
-        return self.operators.partition("_")[0]
-
-    @property
-    def metric(self) -> str:
-        return self.operators.removesuffix("_ops").partition("_")[2]
 
     @property
     def distance(self) -> str | None:

@@ -87,6 +87,7 @@ class SQLite(CollectionDatabase):
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._remembered: dict[int | str, tuple[Any, ...]] = {}
         self._table = self._find_table(table)
+        self._subject, self._mark_table = f"{self._path} {self._table}", f"{self._table}__congruence_mark"
         self._column = column or ""
         vec0 = self._open(self._find().old)
         self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
@@ -128,10 +129,6 @@ class SQLite(CollectionDatabase):
         tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
 
-    @property
-    def _subject(self) -> object:
-        return f"{self._path} {self._table}"
-
     def _names(self) -> Collection[str]:
         return self._statements()
 
@@ -142,10 +139,6 @@ class SQLite(CollectionDatabase):
         mark = next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
         return mark if mark.get("switched", False) == (collection == self._table) else {}
 
-    @property
-    def _mark_table(self) -> str:
-        return f"{self._table}__congruence_mark"
-
     def _open(self, collection: str) -> Vec0:
         return Vec0.parse(collection, self._statements()[collection], self._column or None)
 
@@ -155,7 +148,7 @@ class SQLite(CollectionDatabase):
     def info(self) -> DatabaseInfo:
         vec0 = self._open(self._place().old)
         return DatabaseInfo(
-            place=str(self._subject),
+            place=self._subject,
             rows=self.count(),
             dim=vec0.dim,
             element_type=vec0.element_type,
