@@ -217,7 +217,7 @@ def test_numbers_beyond_halves_are_refused(tmp_path):
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     where = make(tmp_path, "npy")
     with open_database(where) as database:
-        monkeypatch.setattr(type(database), "_free_bytes", lambda self: 100)
+        monkeypatch.setattr(type(database), "free_bytes", lambda self: 100)
         with pytest.raises(errors.StorageError, match="100 bytes free"):
             database.prepare(E)
         assert database.stage() is Stage.UNTOUCHED

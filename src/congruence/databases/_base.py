@@ -177,7 +177,6 @@ class DatabaseInfo:
     index: str | None = None  # short description of the index over the old vectors: kind and parameters
     id_type: str = "text"  # int, text or uuid
     space: Space = field(default_factory=Space)  # model, modality and norm, as far as the database stores them
-    free_bytes: int | None = None  # free bytes on the database's disk, if the disk is on this machine
 
 
 class Block(NamedTuple):
@@ -347,7 +346,7 @@ class Database(ABC):
             return f"{scheme}://{re.sub(r'^[^/?# ]*@', '', rest)}"
         return f"{scheme}{'://' if scheme else ''}{os.path.realpath(os.path.expanduser(rest))}"
 
-    def _free_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
 

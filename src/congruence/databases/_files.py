@@ -379,7 +379,7 @@ class FileDatabase(Database):
         self._place.check_names()
         check_owner(self._place.path)
         needed = self._needed_bytes(new.dim, new.element_type)
-        if (free := self._free_bytes() or 0) < needed:
+        if (free := self.free_bytes() or 0) < needed:
             raise StorageError(
                 f"There are {free:,} bytes free on the disk of {self._subject}, and the new vectors and the complete "
                 f"new file need {needed:,}.",

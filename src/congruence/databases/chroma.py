@@ -107,7 +107,7 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        if self._folder is not None and (self._free_bytes() or 0) < _ROOM:  # not all of its errors say so
+        if self._folder is not None and (self.free_bytes() or 0) < _ROOM:  # not all of its errors say so
             return refusals.refusal("full disk", where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
@@ -141,8 +141,7 @@ class Chroma(CollectionDatabase):
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
-        if self._table + _MARK in self._names():
-            raise refusals.refusal("not ours", self._table + _MARK)
+        refusals.refuse(self._table + _MARK in self._names(), "not ours", self._table + _MARK)
 
     def _width(self, collection: Any) -> int:
         return 0  # a block has the width of its vectors
@@ -215,7 +214,6 @@ class Chroma(CollectionDatabase):
             index=f"{kind.upper()} ({parameters})",
             id_type="text",
             space=space_in(old.metadata, self._table),
-            free_bytes=self._free_bytes(),
         )
 
     def _count(self, collection: Any, *, all_rows: bool = False) -> int:

@@ -156,8 +156,7 @@ class DuckDB(ColumnDatabase):
         coded = [one for one in vectors if columns[one].startswith("TINYINT")]
         options: dict[str, Any] = {"vectors": vectors, "coded": coded, "keys": keys[0][0] if keys else []}
         column, ids = choose_columns(columns, name, column, ids, modality, **options)
-        if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
-            raise refusals.refusal("ids", ids, kind=columns[ids])
+        refusals.refuse(columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"), "ids", ids, kind=columns[ids])
         return DuckTable(schema, name, column, ids, columns[ids], modality)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -260,7 +259,6 @@ class DuckDB(ColumnDatabase):
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             space=space_in(comment, self._place),
-            free_bytes=self._free_bytes(),
         )
 
     def _vectors(self, column: str, dim: int) -> str:
@@ -278,9 +276,10 @@ class DuckDB(ColumnDatabase):
         start: int = -1
         stop: int | None = self._number(f"max(rowid) AS n FROM {self._table.path}")
         if after is not None:
-            if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
-                raise refusals.refusal("cursor", after)
-            start, stop = int(after[0]), int(after[1])
+            position: Any = after
+            good = isinstance(position, list) and [type(number) for number in position] == [int, int]
+            refusals.refuse(not good, "cursor", after)
+            start, stop = position
         full = f"{quoted(columns[0][0])} IS NOT NULL"
         rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
         query = f"SELECT {self._selected(*columns)} {rows}"

@@ -68,7 +68,6 @@ class Faiss(FileDatabase):
             distance="l2" if self._stored.inner.metric_type == 1 else "dot",
             index=describe_index(self._stored.inner, self._stored.id_map),
             id_type="int",
-            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:

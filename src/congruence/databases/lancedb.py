@@ -197,7 +197,6 @@ class LanceDB(ColumnDatabase):
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
                 space=space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
-                free_bytes=self._free_bytes(),
             )
 
     def _made(self) -> NewVectors:
@@ -222,8 +221,7 @@ class LanceDB(ColumnDatabase):
         if after is not None:
             position: Any = after
             good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
-            if not good or len(position) != 2:
-                raise refusals.refusal("cursor", after)
+            refusals.refuse(not good or len(position) != 2, "cursor", after)
             number, offset = position
             index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
@@ -710,8 +708,8 @@ def find_columns(
     column, ids = choose_columns(kinds, place, column, ids, modality, **options)
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)):
-        raise refusals.refusal("ids", ids, kind=kind)
+    good = pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)
+    refusals.refuse(not good, "ids", ids, kind=kind)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")

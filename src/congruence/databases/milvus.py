@@ -79,11 +79,7 @@ class MilvusSchema:
     fields: tuple[str, ...]  # the other fields, except those that Milvus computes from others
     json_fields: tuple[str, ...]  # those of type JSON, in which the client parses a string as JSON
     dynamic: bool  # whether rows may have further fields
-
-    @property
-    def without_vector(self) -> list[str]:
-        """Fields to request for a complete row without its vector."""
-        return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
+    without_vector: list[str]  # fields to request for a complete row without its vector
 
 
 class Milvus(CollectionDatabase):
@@ -282,7 +278,8 @@ class Milvus(CollectionDatabase):
         others = tuple(name for name in kinds if name not in (key, column) and name not in computed)
         json_fields = tuple(name for name in others if kinds[name] == "JSON")
         dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])
-        return MilvusSchema(description, key, kinds[key] == "VARCHAR", str(column), dim, others, json_fields, dynamic)
+        facts = str(column), dim, others, json_fields, dynamic, [key, *others, *(["$meta"] if dynamic else [])]
+        return MilvusSchema(description, key, kinds[key] == "VARCHAR", *facts)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create the new collection with the old one's fields, functions and properties, but another width."""
@@ -442,7 +439,6 @@ class Milvus(CollectionDatabase):
             index=index,
             id_type="text" if self._schema.text_key else "int",
             space=space_in(description.get("properties"), place.old),
-            free_bytes=self._free_bytes(),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:

@@ -68,7 +68,6 @@ class Npy(FileDatabase):
             element_type="float16" if self._source.dtype == np.float16 else "float32",
             id_type="text" if text else "int",
             space=self._old_space(),
-            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:

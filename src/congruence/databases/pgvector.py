@@ -1249,8 +1249,7 @@ def find_table(
     keys = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
     options: dict[str, Any] = {"vectors": columns, "coded": (), "keys": keys}
     column, ids = choose_columns(types, f"{place} {schema}.{name}", column, ids, modality, **options)
-    if types[ids] not in ID_TYPES:
-        raise refusals.refusal("ids", ids, kind=types[ids])
+    refusals.refuse(types[ids] not in ID_TYPES, "ids", ids, kind=types[ids])
     return PgTable(schema, name, column, ids, modality, oid, types[ids], extension)
 
 

@@ -348,7 +348,6 @@ class Qdrant(CollectionDatabase):
             index=_describe_index(config, params),
             id_type=self._id_type,
             space=space_in(config.metadata, place.old),
-            free_bytes=self._free_bytes(),
         )
 
     def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:

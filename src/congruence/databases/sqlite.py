@@ -154,7 +154,6 @@ class SQLite(CollectionDatabase):
             element_type=vec0.element_type,
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
-            free_bytes=self._free_bytes(),
         )
 
     def _read_rows(self, vec0: Vec0, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -245,8 +244,7 @@ class SQLite(CollectionDatabase):
         super().check(new)
         ours = f"{self._table}__congruence_".casefold()
         for (name,) in self._read("SELECT name FROM sqlite_master"):
-            if name.casefold().startswith(ours):
-                raise refusals.refusal("not ours", name)
+            refusals.refuse(name.casefold().startswith(ours), "not ours", name)
         if not os.access(self._path, os.W_OK):
             raise StorageError(f"{self._path} cannot be written.", "Change its permissions.")
 

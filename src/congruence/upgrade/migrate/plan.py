@@ -123,7 +123,7 @@ def make_plan(
         container=database.capabilities.container,
         atomic_switch=database.capabilities.atomic_switch,
         bytes_new=info.rows * bytes_a_row(mapper.dim, element_type),
-        free_bytes=info.free_bytes,
+        free_bytes=database.free_bytes(),
         index=info.index,
         old_type=info.element_type,
         encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
@@ -165,10 +165,10 @@ def make_plan(
     else:
         plan.note("ids", "good", "each id occurs once")
     plan.stored_as = mapper.new.describe()
-    if info.free_bytes is not None:
+    if (free := plan.free_bytes) is not None:
         size = plan.bytes_new
-        enough, words = info.free_bytes >= size, f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
-        why = f"The database's disk has {info.free_bytes:,} bytes free, and {size:,} are needed."
+        enough, words = free >= size, f"{say_size(free)} free, {say_size(size)} needed"
+        why = f"The database's disk has {free:,} bytes free, and {size:,} are needed."
         fix = "Free some, or pass `element_type='float16'`."
         plan.note("disk", "good" if enough else "bad", words, errors.StorageError(why, fix))
     _check_certificate(plan, mapper, certificate)
