@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
+from congruence.databases import pgvector_bound as catalog
 from congruence.databases._base import (
     ALL_STEPS,
     BATCH,
@@ -50,24 +51,6 @@ from congruence.databases._base import (
     unpack,
 )
 from congruence.databases._columns import ColumnDatabase, choose_columns
-from congruence.databases.pgvector_bound import (
-    Mark,
-    PgIndex,
-    Relation,
-    ServerRefusal,
-    copy_attributes,
-    empty_search_path,
-    hidden_name,
-    kept_by,
-    literal,
-    move,
-    obstacles,
-    oids_of,
-    publish,
-    read_indexes,
-    read_tree,
-    refusing,
-)
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -90,7 +73,7 @@ REHEARSED = 20  # rows with which a migration is rehearsed
 VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}  # column type by element type
 GUARD = "~~~congruence"  # name of our trigger, before the column's: triggers fire in the order of their names
 
-_SERVER_REFUSES = partial(refusing, "The server refuses the migration", "Remove the cause it names.")
+_SERVER_REFUSES = partial(catalog.refusing, "The server refuses the migration", "Remove the cause it names.")
 
 _T = TypeVar("_T")
 
@@ -130,8 +113,8 @@ class PgVector(ColumnDatabase):
         self._column = found.column
         # With the column, so that each migration of a table has a journal of its own.
         self._place = self._subject = f"{address.shown} {found.schema}.{found.name}.{self._column}"
-        self._guard = hidden_name(f"{GUARD}:{self._column}", "")
-        self._guard_function = found.schema, hidden_name(f"{found.name}__{self._column}", "__congruence_guard")
+        self._guard = catalog.hidden_name(f"{GUARD}:{self._column}", "")
+        self._guard_function = found.schema, catalog.hidden_name(f"{found.name}__{self._column}", "__congruence_guard")
         self._id_type = "int8" if ID_TYPES[found.id_kind] == "int" else ID_TYPES[found.id_kind]
         self._these = f"{quoted(found.ids)} = ANY($1::{self._id_type}[])"  # rows of the ids of a parameter
         self._id = "t.id::text" if found.id_kind == "uuid" else "t.id"  # as the client receives it
@@ -140,7 +123,7 @@ class PgVector(ColumnDatabase):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _hidden(self, suffix: str) -> str:
-        return hidden_name(self._column, suffix)
+        return catalog.hidden_name(self._column, suffix)
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -156,11 +139,11 @@ class PgVector(ColumnDatabase):
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
             columns = read_columns(cursor, self._table.oid)
             stage, old, new = self._names(columns)
-            mark, names = None, Mark.__dataclass_fields__
+            mark, names = None, catalog.Mark.__dataclass_fields__
             if stage is not Stage.UNTOUCHED:
                 row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
                 said = self._mark_in((row or ("",))[0], *names)
-                mark = Mark(**{name: said[name] for name in names})
+                mark = catalog.Mark(**{name: said[name] for name in names})
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
 
     def _made(self) -> NewVectors:
@@ -335,10 +318,10 @@ class PgVector(ColumnDatabase):
 
         return self._attempt(once)
 
-    def _tree(self, cursor: Any) -> list[Relation]:
-        return read_tree(cursor, self._table.oid)
+    def _tree(self, cursor: Any) -> list[catalog.Relation]:
+        return catalog.read_tree(cursor, self._table.oid)
 
-    def _set_guard(self, cursor: Any, mark: Mark, hidden: str, *, switched: bool) -> None:
+    def _set_guard(self, cursor: Any, mark: catalog.Mark, hidden: str, *, switched: bool) -> None:
         """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark.
 
         Before the switch a new vector becomes pending when the old one changes; after it the old vector is removed when
@@ -346,9 +329,9 @@ class PgVector(ColumnDatabase):
         """
         table, guard, function = self._table, quoted(self._guard), quoted(*self._guard_function)
         message = f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it"
-        names = {"column": quoted(self._column), "hidden": quoted(hidden), "message": literal(message)}
+        names = {"column": quoted(self._column), "hidden": quoted(hidden), "message": catalog.literal(message)}
         changes = (_KEPT if switched else _PENDING).format(**names).strip()
-        body = literal(_GUARD_BODY.format(changes=changes))
+        body = catalog.literal(_GUARD_BODY.format(changes=changes))
         cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
         owner, user = one_row(
             cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
@@ -366,8 +349,8 @@ class PgVector(ColumnDatabase):
                 cursor.execute(f"ALTER TABLE {relation.name} ENABLE ALWAYS TRIGGER {guard}")
         self._set_mark(cursor, mark)
 
-    def _set_mark(self, cursor: Any, mark: Mark) -> None:
-        comment = literal(json.dumps({MARK_KEY: asdict(mark)}))
+    def _set_mark(self, cursor: Any, mark: catalog.Mark) -> None:
+        comment = catalog.literal(json.dumps({MARK_KEY: asdict(mark)}))
         cursor.execute(f"COMMENT ON TRIGGER {quoted(self._guard)} ON {self._table.path} IS {comment}")
 
     def _create(self, new: NewVectors) -> None:
@@ -383,24 +366,24 @@ class PgVector(ColumnDatabase):
         with self._reading() as cursor:
             stage = self._names(read_columns(cursor, table.oid))[0]
             moving, dropping = ("rollback", "drop-old") if stage is Stage.SWITCHED else ("switch", "discard")
-            with empty_search_path(cursor):
+            with catalog.empty_search_path(cursor):
                 tree = self._tree(cursor)
-                reasons = [(moving, words) for words in obstacles(cursor, tree, self._column, self._guard)]
+                reasons = [(moving, words) for words in catalog.obstacles(cursor, tree, self._column, self._guard)]
                 if stage is not Stage.UNTOUCHED:  # whatever depends on the hidden column is not ours
                     other = self._hidden(OLD if stage is Stage.SWITCHED else NEW)
-                    bound = kept_by(cursor, tree, other)
+                    bound = catalog.kept_by(cursor, tree, other)
                     reasons += [(step, f"{what} (drop it)") for what in bound for step in (moving, dropping)]
                     if stage is Stage.SWITCHED:
-                        kept = {index.name for index in read_indexes(cursor, oids_of(tree), other)}
+                        kept = {index.name for index in catalog.read_indexes(cursor, catalog.oids_of(tree), other)}
                         reasons += [
                             ("rollback", f"the unique index {index.name}, which the old vectors do not have (drop it)")
-                            for index in read_indexes(cursor, oids_of(tree), self._column)
-                            if index.unique and hidden_name(index.name, OLD) not in kept
+                            for index in catalog.read_indexes(cursor, catalog.oids_of(tree), self._column)
+                            if index.unique and catalog.hidden_name(index.name, OLD) not in kept
                         ]
                     return reasons
-            oids = oids_of(tree)
-            indexes = read_indexes(cursor, oids, self._column)
-            hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
+            oids = catalog.oids_of(tree)
+            indexes = catalog.read_indexes(cursor, oids, self._column)
+            hidden = [catalog.hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
             columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
             taken = cursor.execute(_TAKEN, [oids, columns, *self._guard_function, hidden]).fetchall()
             reasons += [("run", f"{what}, whose name migrations need (rename it)") for (what,) in taken]
@@ -425,10 +408,10 @@ class PgVector(ColumnDatabase):
         cursor.execute(f"ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}")
         tree = self._tree(cursor)
         for relation in tree:
-            copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
-        with empty_search_path(cursor):
-            publish(cursor, tree, self._column, hidden, add=True)
-        self._set_guard(cursor, Mark(new.dim, dict(new.note), kind=old.kind), hidden, switched=False)
+            catalog.copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
+        with catalog.empty_search_path(cursor):
+            catalog.publish(cursor, tree, self._column, hidden, add=True)
+        self._set_guard(cursor, catalog.Mark(new.dim, dict(new.note), kind=old.kind), hidden, switched=False)
 
     def _rehearse_moves(self, tell: Callable[[str], object] = lambda step: None) -> None:
         """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
@@ -457,7 +440,7 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
                     with _SERVER_REFUSES():
-                        bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
+                        bound = self._cursor.execute(_BOUND, [catalog.oids_of(self._tree(self._cursor)), self._column])
                         following = [words for (words,) in bound.fetchall()]
                         self._add_column(new)
                         rows = PgRows.of(ids, self._versions(self._cursor, ids), vectors)
@@ -492,7 +475,7 @@ class PgVector(ColumnDatabase):
             f"SELECT *, whole rows, and INSERT and COPY without column names: {hidden!r} is the last column until "
             f"drop-old, and then {column!r} is; prepared SELECT * must be prepared again"
         )
-        published = cursor.execute(_PUBLISHED, [oids_of(tree)]).fetchall()
+        published = cursor.execute(_PUBLISHED, [catalog.oids_of(tree)]).fetchall()
         if published:
             type_ = table.vector_type(VECTOR_TYPES[new.element_type], new.dim)
             names = ", ".join(name for (name,) in published)
@@ -595,7 +578,7 @@ class PgVector(ColumnDatabase):
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(trigger)}")
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
-        return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
+        return list(cursor.execute(_FIRING, [catalog.oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
 
     def _firing(self, cursor: Any) -> list[tuple[str, str]]:
         return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
@@ -627,9 +610,9 @@ class PgVector(ColumnDatabase):
 
     # ---- the index ---------------------------------------------------------------------------------------------------
 
-    def _searchable(self, cursor: Any, column: str) -> list[PgIndex]:
+    def _searchable(self, cursor: Any, column: str) -> list[catalog.PgIndex]:
         """Return the indexes by which pgvector searches a column."""
-        return [index for index in read_indexes(cursor, [self._table.oid], column) if index.searches]
+        return [index for index in catalog.read_indexes(cursor, [self._table.oid], column) if index.searches]
 
     def _planned_indexes(self, cursor: Any) -> tuple[list[NewIndex], list[tuple[str, str]]]:
         """Return the indexes to build over the new column before the switch, and those that cannot be built, and why.
@@ -645,7 +628,7 @@ class PgVector(ColumnDatabase):
             aside = quoted(self._hidden("__congruence_aside"))
             for old, new in ((quoted(hidden), aside), (quoted(self._column), quoted(hidden))):
                 cursor.execute(f"ALTER TABLE {table.path} RENAME COLUMN {old} TO {new}")
-            found = read_indexes(cursor, oids_of(tree), hidden)
+            found = catalog.read_indexes(cursor, catalog.oids_of(tree), hidden)
         planned = [
             NewIndex(index, definition_like(index, table, hidden, state.old_type.dim, mark.dim, type_))
             for index in found
@@ -663,10 +646,10 @@ class PgVector(ColumnDatabase):
                     continue
                 words = f"The unique index {index.old.name} cannot be built over the new vectors"
                 try:
-                    with refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
+                    with catalog.refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
                         cursor.execute(index.statement("pg_temp.congruence_indexed"))
                     buildable.append(index)
-                except ServerRefusal as refusal:
+                except catalog.ServerRefusal as refusal:
                     if index.old.unique:
                         raise
                     left_out.append((index.old.name, refusal.reason))
@@ -723,9 +706,9 @@ class PgVector(ColumnDatabase):
     def switch(self) -> None:
         if self.stage() is Stage.PREPARED:
             with self._client.reading() as cursor:
-                oids, columns = oids_of(self._tree(cursor)), (self._column, self._hidden(NEW))
-                old, new = ({index.name for index in read_indexes(cursor, oids, column)} for column in columns)
-            if {hidden_name(name, NEW) for name in old} - new:  # others created one since the run
+                oids, columns = catalog.oids_of(self._tree(cursor)), (self._column, self._hidden(NEW))
+                old, new = ({index.name for index in catalog.read_indexes(cursor, oids, column)} for column in columns)
+            if {catalog.hidden_name(name, NEW) for name in old} - new:  # others created one since the run
                 self.build_index()
         self._move("new", super().switch)
 
@@ -854,7 +837,7 @@ class PgVector(ColumnDatabase):
             )
         with _SERVER_REFUSES():
             names = self._column, shown, hidden
-            move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)
+            catalog.move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)
         self._set_guard(cursor, mark, self._hidden(hidden), switched=hidden == OLD)
 
     def _validate(self) -> None:
@@ -879,8 +862,8 @@ class PgVector(ColumnDatabase):
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         tree = self._tree(cursor)
-        with empty_search_path(cursor):
-            publish(cursor, tree, self._column, column, add=False)
+        with catalog.empty_search_path(cursor):
+            catalog.publish(cursor, tree, self._column, column, add=False)
         for relation in tree:
             if not relation.partition:
                 cursor.execute(f"DROP TRIGGER IF EXISTS {quoted(self._guard)} ON {relation.name}")
@@ -1203,12 +1186,12 @@ class PgState(NamedTuple):
     old_type: PgColumn
     new: str
     new_type: PgColumn | None
-    mark: Mark | None
+    mark: catalog.Mark | None
 
     def column(self, side: VectorSide) -> str:
         return self.old if side == "old" else self.new
 
-    def made(self, place: str) -> tuple[Mark, PgColumn]:
+    def made(self, place: str) -> tuple[catalog.Mark, PgColumn]:
         """Return the note and the type of the new column. Raises MigrationError if there is none."""
         refusals.refuse(self.mark is None or self.new_type is None, "untouched", place)
         assert self.mark is not None
@@ -1262,7 +1245,7 @@ OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
 
 def definition_like(
-    index: PgIndex, table: PgTable, column: str, old_dim: int | None, dim: int, type_: PgColumn
+    index: catalog.PgIndex, table: PgTable, column: str, old_dim: int | None, dim: int, type_: PgColumn
 ) -> str | None:
     """Return what follows USING in the definition of an index like another, over new vectors; None if there is none.
 
@@ -1285,7 +1268,7 @@ def definition_like(
         return None
     expression = f"({quoted(column)}::{table.vector_type(kind, dim)})" if cast else quoted(column)
     pairs = (option.partition("=") for option in index.options)
-    options = ", ".join(f"{quoted(key)} = {literal(value)}" for key, _, value in pairs)
+    options = ", ".join(f"{quoted(key)} = {catalog.literal(value)}" for key, _, value in pairs)
     operators = quoted(table.extension, f"{kind}_{metric}_ops")
     parameters = f" WITH ({options})" if options else ""
     where = f" WHERE {index.predicate}" if index.predicate else ""
@@ -1295,12 +1278,12 @@ def definition_like(
 class NewIndex(NamedTuple):
     """An index to build over the new vectors before the switch."""
 
-    old: PgIndex
+    old: catalog.PgIndex
     rest: str | None  # of the definition, after USING; None if pgvector does not support it
 
     @property
     def name(self) -> str:
-        return hidden_name(self.old.name, NEW)
+        return catalog.hidden_name(self.old.name, NEW)
 
     @property
     def path(self) -> str:
@@ -1320,7 +1303,7 @@ class NewIndex(NamedTuple):
             cursor.execute(f"DROP INDEX CONCURRENTLY {self.path}")
             found = None
         if found is None:
-            cursor.execute(f"SET default_tablespace = {literal(old.tablespace or '')}")
+            cursor.execute(f"SET default_tablespace = {catalog.literal(old.tablespace or '')}")
             on = (f"ONLY {old.table}",) if old.partitioned else (old.table, "CONCURRENTLY ")
             cursor.execute(self.statement(*on))
             cursor.execute("RESET default_tablespace")
