@@ -12,19 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    NEW,
-    OLD,
-    Block,
-    Cursor,
-    Database,
-    NewVectors,
-    Stage,
-    VectorSide,
-)
+from congruence.databases._base import BATCH, NEW, OLD, Block, Cursor, Database, NewVectors, Stage, VectorSide
 from congruence.errors import CongruenceError, DatabaseError
 
 _QUERIES = 64  # number of queries per request
@@ -191,7 +181,7 @@ class CollectionDatabase(Database):
         if not place.alias and ROLE.search(self._table):
             raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         place = self._place()
         others = () if place.switched else sorted({*self._aliases_of(place.old)} - {self._table})
         found = [("switch", f"the alias {alias!r}, which stays as only {self._table!r} is moved") for alias in others]

@@ -26,25 +26,9 @@ import pyarrow as pa
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, exchange, locked, sync
 from congruence._utils.refusals import describe_refusal, refusing
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    Address,
-    Block,
-    Capabilities,
-    Change,
-    Cursor,
-    Database,
-    NewBlock,
-    NewVectors,
-    PairedBlock,
-    RowRange,
-    Stage,
-    VectorSide,
-    WrittenFile,
-    repeated,
-    rows_of,
-)
+from congruence.databases._base import BATCH, Block, NewBlock, NewVectors, RowRange, Stage, VectorSide, rows_of
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -78,7 +62,7 @@ _DAMAGE += (RecursionError, OverflowError)
 
 
 #: Capabilities of most kinds of files.
-FILES = Capabilities(
+FILES = base.Capabilities(
     container="file",
     atomic_switch=EXCHANGES,
     concurrent_writes=False,
@@ -112,7 +96,7 @@ class FilePiece(NamedTuple):
         return FilePiece(self.start, self.ids.slice(0, rows), valid, vectors, modalities)
 
 
-class FileDatabase(Database):
+class FileDatabase(base.Database):
     """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
 
     by_ranges = True
@@ -242,7 +226,9 @@ class FileDatabase(Database):
         record = self._record()
         return NewVectors(record.dim, record.element_type, record.note)
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[Block]:
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
@@ -261,7 +247,7 @@ class FileDatabase(Database):
         for start in range(0, self.n, most):
             yield RowRange.numbered("rows", start, min(start + most, self.n))
 
-    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+    def revise(self, rows: RowRange, batch: int, change: base.Change) -> list[base.WrittenFile]:
         new = self._new_vectors()
 
         def changed() -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]]:
@@ -277,7 +263,7 @@ class FileDatabase(Database):
         self.flush()
         return []
 
-    def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, PairedBlock]]:
+    def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, base.PairedBlock]]:
         new = self._new_vectors()
         for whole in self._pieces(rows.start, batch, True):
             piece = whole.until(rows.stop)
@@ -291,7 +277,7 @@ class FileDatabase(Database):
             vectors = new.read(numbers)
             vectors[~has_vector] = 0.0
             ids, modalities = masked(piece.ids, piece.valid), masked(piece.modalities, piece.valid)
-            yield numbers, PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
+            yield numbers, base.PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
 
     def _shown_rows(self) -> Self:
         """Return the rows of the file that readers see after the switch, which others may have replaced."""
@@ -363,7 +349,7 @@ class FileDatabase(Database):
         return self._counted
 
     def repeated_ids(self) -> list[str]:
-        return repeated(self._all_ids())
+        return base.repeated(self._all_ids())
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
         out = np.full(len(ids), -1, np.int64)
@@ -492,7 +478,7 @@ class FileDatabase(Database):
 # ---- rows of a file --------------------------------------------------------------------------------------------------
 
 
-def path_of(address: Address, schemes: tuple[str, ...]) -> str:
+def path_of(address: base.Address, schemes: tuple[str, ...]) -> str:
     """Return the path in an address: the part after ``scheme://``, or the whole address."""
     text = re.sub(rf"^({'|'.join(schemes)})://", "", address.text, flags=re.IGNORECASE)
     return text.rstrip("/") or text

@@ -17,28 +17,9 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    MARK_KEY,
-    NEW,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    Stage,
-    VectorSide,
-    as_ids,
-    matrix_of,
-    quoted,
-    space_in,
-    time_scratch,
-)
+from congruence.databases._base import NEW, OLD, Address, Block, Cursor, Name, NewVectors, Stage, VectorSide, quoted
 from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
@@ -99,7 +80,7 @@ class DuckDB(ColumnDatabase):
 
     kind = "duckdb"
     searches_by = "cosine"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column",
         concurrent_writes=False,
         follows_deletes=True,
@@ -243,7 +224,7 @@ class DuckDB(ColumnDatabase):
         all_conditions = [*([] if self._rows is None else [f"({self._rows}\n)"]), *conditions]
         return f"WHERE {' AND '.join(all_conditions)}" if all_conditions else ""
 
-    def info(self) -> DatabaseInfo:
+    def info(self) -> base.DatabaseInfo:
         old, dim = self._side("old")
         columns = self._columns()
         stage, _, new = self._names(columns)
@@ -251,14 +232,14 @@ class DuckDB(ColumnDatabase):
         comment = self._mark_of(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
         several = any(_VECTOR.fullmatch(columns[name].type) for name in others)
         full, rows = self.count(), self._number(f"count(*) AS n FROM {self._table.path} {self._where()}")
-        return DatabaseInfo(
+        return base.DatabaseInfo(
             place=f"{self._place}, {self._table.schema}.{self._table.name}" + (f".{self._column}" if several else ""),
             rows=full,
             rows_without=rows - full,
             dim=dim,
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
-            space=space_in(comment, self._place),
+            space=base.space_in(comment, self._place),
         )
 
     def _vectors(self, column: str, dim: int) -> str:
@@ -294,7 +275,9 @@ class DuckDB(ColumnDatabase):
                 following = self._number(f"min(rowid) AS n {rows}", start, end)
                 start = end if following is None else following - 1
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = base.BATCH
+    ) -> Iterator[Block]:
         for page, cursor in self._pages([self._side(side)], after, batch):
             yield self._block(page, cursor)
 
@@ -305,7 +288,7 @@ class DuckDB(ColumnDatabase):
 
     def _ids_of(self, page: pa.Table) -> pa.Array:
         refusals.check_ids(page["c0"], self._table.ids, self._place)
-        return as_ids(_combined(page["c0"]))
+        return base.as_ids(_combined(page["c0"]))
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         column, dim = self._side(side)
@@ -364,7 +347,7 @@ class DuckDB(ColumnDatabase):
         columns = self._columns()
         _, old, column = self._names(columns)
         kind = self._type_like(columns[old].type, new.dim, new.element_type)
-        comment = json.dumps({MARK_KEY: {"dim": new.dim, "note": new.note}})
+        comment = json.dumps({base.MARK_KEY: {"dim": new.dim, "note": new.note}})
         self._run(
             f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(column)} {kind}",
             f"COMMENT ON COLUMN {self._table.path}.{quoted(column)} IS {literal(comment)}",
@@ -382,7 +365,7 @@ class DuckDB(ColumnDatabase):
     def exact(self) -> bool:
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         columns, name, table = self._columns(), self._column, self._table
         stage, column = self._names(columns)[0], columns[name]
 
@@ -510,7 +493,7 @@ class DuckDB(ColumnDatabase):
                 connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
             return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
 
-        return time_scratch(self._place.absolute().parent, make, vectors, element_type)
+        return base.time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         column, dim = self._side(side)
@@ -568,7 +551,7 @@ class DuckDB(ColumnDatabase):
         statements = [
             f"ALTER TABLE {path} RENAME COLUMN {name} TO {away}",
             f"ALTER TABLE {path} RENAME COLUMN {back} TO {name}",
-            f"COMMENT ON COLUMN {path}.{away} IS {literal(json.dumps({MARK_KEY: mark}))}",
+            f"COMMENT ON COLUMN {path}.{away} IS {literal(json.dumps({base.MARK_KEY: mark}))}",
             f"COMMENT ON COLUMN {path}.{name} IS {literal(comment) if comment else 'NULL'}",
         ]
         if readers.required:
@@ -621,5 +604,5 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of vectors as a matrix, with zeros for null vectors."""
-    rows, has = matrix_of(_combined(column))
+    rows, has = base.matrix_of(_combined(column))
     return np.ascontiguousarray(rows if has.all() else np.where(has[:, None], rows, np.float32(0)))

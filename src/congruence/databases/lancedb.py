@@ -21,35 +21,9 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.lance_urls import lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    NEW,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Change,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    PairedBlock,
-    RowRange,
-    Stage,
-    VectorSide,
-    WrittenFile,
-    as_ids,
-    json_in,
-    matrix_of,
-    owned,
-    pack,
-    repeated,
-    rows_of,
-    space_in,
-    time_scratch,
-    unpack,
-)
+from congruence.databases._base import NEW, OLD, Block, Name, NewVectors, PairedBlock, Stage, VectorSide, WrittenFile
 from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
@@ -107,7 +81,7 @@ class LanceDB(ColumnDatabase):
 
     kind = "lancedb"
     searches_by = "l2"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column",
         follows_deletes=True,
         shared=True,
@@ -117,7 +91,7 @@ class LanceDB(ColumnDatabase):
     by_ranges = True
     _version = 0
 
-    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+    def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
         self._place, self._rows = find_table(address, table), rows
         self._subject, self._folder = self._place, self._place.folder
@@ -173,7 +147,7 @@ class LanceDB(ColumnDatabase):
         data, new = self._latest("new")
         return data, self._name("old", data.schema.names), new
 
-    def info(self) -> DatabaseInfo:
+    def info(self) -> base.DatabaseInfo:
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
@@ -187,7 +161,7 @@ class LanceDB(ColumnDatabase):
             total = data.count_rows(self._rows)
             rows = data.count_rows(self._having(old))
             index = find_index(data, old)
-            return DatabaseInfo(
+            return base.DatabaseInfo(
                 place=str(self._place) + (f":{self._column}" if several else ""),
                 rows=rows,
                 dim=dim_of(value_type),
@@ -196,7 +170,7 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                space=space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
+                space=base.space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
             )
 
     def _made(self) -> NewVectors:
@@ -206,7 +180,7 @@ class LanceDB(ColumnDatabase):
         if note is None:
             raise self._unmarked()
         return NewVectors(
-            dim_of(kind), element_type_of(kind), {key: str(value) for key, value in json_in(note).items()}
+            dim_of(kind), element_type_of(kind), {key: str(value) for key, value in base.json_in(note).items()}
         )
 
     def _having(self, column: str) -> str:
@@ -214,7 +188,7 @@ class LanceDB(ColumnDatabase):
         return condition if self._rows is None else f"({self._rows}) AND {condition}"
 
     def _pieces(
-        self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
+        self, data: lance.LanceDataset, columns: list[str], after: base.Cursor | None, batch: int
     ) -> Iterator[LancePiece]:
         """Yield the rows after a cursor, in table order."""
         fragments, last_read = data.get_fragments(), np.uint64(0)
@@ -242,13 +216,16 @@ class LanceDB(ColumnDatabase):
                 piece = found.slice(start, batch)
                 refusals.check_ids(piece.column(0), self._ids, self._place)
                 yield LancePiece(
-                    owned(as_ids(piece.column(0))),  # else it would keep its whole batch, with the vectors, in memory
-                    [matrix_of(piece.column(1 + k)) for k in range(len(columns))],
+                    # Else it would keep its whole batch, with the vectors, in memory.
+                    base.owned(base.as_ids(piece.column(0))),
+                    [base.matrix_of(piece.column(1 + k)) for k in range(len(columns))],
                     piece.column(1 + len(columns)).cast(pa.large_string()) if modalities else None,
                     np.asarray(piece.column(piece.num_columns - 1)),
                 )
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = base.BATCH
+    ) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
         data, column = self._latest(side)
         with self._errors():
@@ -256,23 +233,23 @@ class LanceDB(ColumnDatabase):
                 piece = whole.where(whole.vectors[0][1])
                 if len(piece.ids):
                     last = whole.addresses[-1:]
-                    cursor: Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
+                    cursor: base.Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         (data, column), start, rows = self._latest(side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
-                positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
+                positions = pc.index_in(base.as_ids(piece.column(0)), value_set=ids)
                 rows += (np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
                 start += len(piece)
             columns = [self._ids, column, *([self._modality] if self._modality else [])]
             taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
             (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
-            vectors, has = matrix_of(found.column(1))
+            vectors, has = base.matrix_of(found.column(1))
             mask = pa.array(has)
             modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
-            return Block(as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+            return Block(base.as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
         data, column = self._latest(side)
@@ -312,7 +289,7 @@ class LanceDB(ColumnDatabase):
     def repeated_ids(self) -> list[str]:
         with self._errors():
             table = self._open().to_table(columns=[quoted(self._ids)], filter=self._rows)
-        return repeated(as_ids(table.column(0).combine_chunks())) if len(table) else []
+        return base.repeated(base.as_ids(table.column(0).combine_chunks())) if len(table) else []
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
@@ -343,7 +320,7 @@ class LanceDB(ColumnDatabase):
             return
 
         def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray | None]:
-            at = rows_of(block.ids, ids)
+            at = base.rows_of(block.ids, ids)
             return np.ones(len(at), bool), None if vectors is None else vectors[at]
 
         for _ in range(_ATTEMPTS):
@@ -363,7 +340,7 @@ class LanceDB(ColumnDatabase):
         for piece in stream(data, [self._ids], fragments=[fragment], batch_size=65_536, **options):
             offsets = offset_of(np.asarray(piece.column(1)))
             if ids is not None:
-                offsets = offsets[pc.is_in(as_ids(piece.column(0)), value_set=ids).to_numpy(zero_copy_only=False)]
+                offsets = offsets[pc.is_in(base.as_ids(piece.column(0)), value_set=ids).to_numpy(zero_copy_only=False)]
             found.append(offsets)
         return np.concatenate(found)
 
@@ -373,10 +350,10 @@ class LanceDB(ColumnDatabase):
             place = folder / "scratch.lance"
             with self._errors():
                 self._lance.write_dataset(pa.table({"id": np.arange(n), "vector": empty}), str(place))
-            return LanceDB(Address.parse(str(place)))
+            return LanceDB(base.Address.parse(str(place)))
 
         folder = self._place.folder
-        return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
+        return None if folder is None else base.time_scratch(folder.parent, make, vectors, element_type)
 
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry if others commit in between."""
@@ -408,12 +385,12 @@ class LanceDB(ColumnDatabase):
         index = find_index(data, column) or find_index(data, old)
         rows = np.asarray(queries, np.float32)
         if is_bits(data.schema.field(column).type):
-            metric, rows = {"metric": "hamming"}, pack(rows)
+            metric, rows = {"metric": "hamming"}, base.pack(rows)
         else:
             metric = {"metric": index.metric} if index and index.metric != "hamming" else {}
         with self._errors():
             return [
-                as_ids(
+                base.as_ids(
                     data.to_table(
                         columns=[quoted(self._ids)],
                         nearest={"column": quoted(column), "q": query, "k": k, **metric},
@@ -512,7 +489,7 @@ class LanceDB(ColumnDatabase):
             ours = {quoted(self._column): dict.fromkeys((NOTE, _OWN_TYPE))}
             self._change(lambda: self._open().update_field_metadata(ours))
 
-    def ranges(self, most: int) -> Iterator[RowRange]:
+    def ranges(self, most: int) -> Iterator[base.RowRange]:
         """Yield ranges of fragments, which are never divided."""
         self.flush()
         data = self._open()
@@ -525,9 +502,9 @@ class LanceDB(ColumnDatabase):
                 rows = 0
             bounds[-1] = (bounds[-1][0], number + 1)
             rows += count
-        return (RowRange.numbered("fragments", start, stop) for start, stop in bounds)
+        return (base.RowRange.numbered("fragments", start, stop) for start, stop in bounds)
 
-    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+    def revise(self, rows: base.RowRange, batch: int, change: base.Change) -> list[WrittenFile]:
         """Write a new column file for each fragment in which vectors change."""
         assert rows.stop is not None
         with self._errors():
@@ -670,7 +647,7 @@ class LanceLocation:
             (self.folder / "data" / name).unlink(missing_ok=True)
 
 
-def find_table(address: Address, table: str | None) -> LanceLocation:
+def find_table(address: base.Address, table: str | None) -> LanceLocation:
     """Return the location of a table."""
     if address.scheme not in ("", "lancedb"):
         uri, options = lance_location(address.text)
@@ -738,14 +715,14 @@ def dim_of(kind: pa.DataType) -> int:
 def numbers_of(stored: np.ndarray) -> np.ndarray:
     """Convert stored vectors to float32, shape (b, dim), C-contiguous; bits become 1 and -1."""
     if stored.dtype == np.uint8:
-        return unpack(stored, 8 * stored.shape[1])
+        return base.unpack(stored, 8 * stored.shape[1])
     return np.ascontiguousarray(stored, np.float32)
 
 
 def flat_of(vectors: np.ndarray, kind: pa.DataType) -> np.ndarray:
     """Return a flat copy of vectors as the values of a column of this type."""
     if is_bits(kind):
-        return pack(vectors).reshape(-1)
+        return base.pack(vectors).reshape(-1)
     return np.array(vectors, kind.value_type.to_pandas_dtype()).reshape(-1)
 
 
@@ -947,7 +924,7 @@ class ColumnWriter:
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
         options = {"fragments": [self._fragment], "batch_size": _ROWS}
         for batch in stream(self._data, [self._column], **options) if first else ():
-            at, (values, has) = offset_of(np.asarray(batch.column(1))), matrix_of(batch.column(0))
+            at, (values, has) = offset_of(np.asarray(batch.column(1))), base.matrix_of(batch.column(0))
             n = int(np.searchsorted(at, first))
             if n:
                 self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)

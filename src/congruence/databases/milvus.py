@@ -17,25 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    MARK_KEY,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    folder_in,
-    mark_in,
-    metadata_for_new,
-    own_metadata,
-    space_in,
-    texts,
-    wait_until_indexed,
-    with_key,
-)
+from congruence.databases._base import MARK_KEY, Address, Block, Capabilities, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
 
@@ -101,8 +85,8 @@ class Milvus(CollectionDatabase):
             raise ParameterError(
                 argument="rows", got=rows, expected="a filter expression", fix='Pass `rows=…` such as kind == "image".'
             )
-        self._address, self._token = with_key(address, TOKEN)
-        self._folder = folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
+        self._address, self._token = base.with_key(address, TOKEN)
+        self._folder = base.folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_client()
@@ -209,7 +193,7 @@ class Milvus(CollectionDatabase):
             self._ask("load_collection", collection)
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
-        return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
+        return base.mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
     def _names(self) -> list[str]:
         return list(self._ask("list_collections"))
@@ -300,7 +284,7 @@ class Milvus(CollectionDatabase):
             "create_collection",
             place.new,
             schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
-            properties=metadata_for_new(description.get("properties"), json.dumps(mark)),
+            properties=base.metadata_for_new(description.get("properties"), json.dumps(mark)),
             consistency_level=description.get("consistency_level", "Bounded"),
             **options,
         )
@@ -321,7 +305,7 @@ class Milvus(CollectionDatabase):
         return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
 
     def _settings(self, collection: str) -> Mapping[str, object]:
-        return {"properties": own_metadata(self._ask("describe_collection", collection)["properties"])}
+        return {"properties": base.own_metadata(self._ask("describe_collection", collection)["properties"])}
 
     def _complete(self) -> None:
         """Also load the new collection."""
@@ -407,7 +391,7 @@ class Milvus(CollectionDatabase):
     def _block(self, collection: str | None, records: list[dict[str, Any]], width: int) -> Block:
         ids = [row[self._schema.key] for row in records]
         vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
-        modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
+        modalities = None if self._modality is None else base.texts(row.get(self._modality) for row in records)
         return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
 
     def _store(self, collection: str, records: list[dict[str, Any]], vectors: np.ndarray) -> None:
@@ -438,7 +422,7 @@ class Milvus(CollectionDatabase):
             distance=_DISTANCES.get(str(metric)),
             index=index,
             id_type="text" if self._schema.text_key else "int",
-            space=space_in(description.get("properties"), place.old),
+            space=base.space_in(description.get("properties"), place.old),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
@@ -465,7 +449,7 @@ class Milvus(CollectionDatabase):
         self._complete()
         description = self._describe_index(new, self._schema.column)[1]
         if description:
-            wait_until_indexed(lambda: self._pending(new), repr(new))
+            base.wait_until_indexed(lambda: self._pending(new), repr(new))
         return description
 
     def _pending(self, collection: str) -> int:

@@ -24,32 +24,10 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
 from congruence.databases import pgvector_bound as catalog
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    MARK_KEY,
-    NEW,
-    OLD,
-    UUID,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewBlock,
-    NewVectors,
-    PairedBlock,
-    Stage,
-    VectorSide,
-    hide_secrets,
-    pack,
-    quoted,
-    space_in,
-    unpack,
-)
+from congruence.databases._base import BATCH, NEW, OLD, Block, DatabaseInfo, Name, NewVectors, Stage, VectorSide, quoted
 from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
@@ -95,12 +73,12 @@ class PgVector(ColumnDatabase):
 
     kind = "pgvector"
     searches_by = "cosine"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column", follows_deletes=True, filters="SQL", element_types=("float32", "float16", "binary")
     )
     _most_pending = 0  # each block is written at once, while it is known which versions of the rows were read
 
-    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+    def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
         self._cursor: Any = None  # of the transaction of a change
         self._lacking: VectorSide | None = None  # side whose missing vectors are mapped before a change
@@ -184,7 +162,7 @@ class PgVector(ColumnDatabase):
         """Convert ids to a query parameter, without strings in which a column of UUIDs has no row."""
         values: list[int | str] = ids.to_pylist()
         if self._table.id_kind == "uuid":
-            values = [value for value in values if UUID.fullmatch(str(value))]
+            values = [value for value in values if base.UUID.fullmatch(str(value))]
         return values
 
     def _block(self, rows: Sequence[tuple[Any, ...]], kind: str, dim: int) -> Block:
@@ -217,13 +195,13 @@ class PgVector(ColumnDatabase):
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
-            space=space_in(comment, self._place),
+            space=base.space_in(comment, self._place),
         )
 
     def _blocks(
         self,
         side: VectorSide,
-        after: Cursor | None,
+        after: base.Cursor | None,
         batch: int,
         extra: Callable[[PgState], str] = lambda state: "NULL",
         where: Callable[[PgState], str] | None = None,
@@ -245,7 +223,9 @@ class PgVector(ColumnDatabase):
             yield self._block([row[:4] for row in rows], kind, dim), [row[4] for row in rows]
             after = rows[-1][0]
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[Block]:
         for block, _ in self._blocks(side, after, batch):
             yield block
 
@@ -272,7 +252,7 @@ class PgVector(ColumnDatabase):
             query = f"SELECT t.id::text FROM {source} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[base.PairedBlock]:
         self._name("new")
         for block, values in self._blocks("old", None, batch, lambda state: quoted(state.new)):
             made = self._made()
@@ -281,12 +261,12 @@ class PgVector(ColumnDatabase):
             if has_new.any():
                 present = [value for value in values if value is not None]
                 new[has_new] = decode_vectors(present, VECTOR_TYPES[made.element_type], self._place)
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+            yield base.PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[base.NewBlock]:
         for block, has_old in self._blocks("new", None, batch, lambda state: f"{quoted(state.old)} IS NOT NULL"):
             same = np.ones(len(has_old), bool)
-            yield NewBlock(block.ids, block.vectors, np.array(has_old, bool), same)
+            yield base.NewBlock(block.ids, block.vectors, np.array(has_old, bool), same)
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         self._name("new")
@@ -350,7 +330,7 @@ class PgVector(ColumnDatabase):
         self._set_mark(cursor, mark)
 
     def _set_mark(self, cursor: Any, mark: catalog.Mark) -> None:
-        comment = catalog.literal(json.dumps({MARK_KEY: asdict(mark)}))
+        comment = catalog.literal(json.dumps({base.MARK_KEY: asdict(mark)}))
         cursor.execute(f"COMMENT ON TRIGGER {quoted(self._guard)} ON {self._table.path} IS {comment}")
 
     def _create(self, new: NewVectors) -> None:
@@ -360,7 +340,7 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
         with self._reading() as cursor:
@@ -947,7 +927,7 @@ _TRANSIENT = re.compile(r"08...|53[23]00|40...|55P03|57...|25P0[34]")
 class Client:
     """Two connections, one read-only and one for writing, opened on demand and reopened after they were lost."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: base.Address) -> None:
         self.address = address
         self._psycopg = require("psycopg", extra="pgvector")
         self._open: dict[bool, psycopg.Connection] = {}
@@ -1022,7 +1002,7 @@ class Client:
 
     def _translate(self, error: psycopg.Error, lost: bool) -> CongruenceError:
         text = " ".join(str(error).split()) or type(error).__name__
-        text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
+        text = base.hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
         code = error.sqlstate or ""
         place = self.address.shown
         if code in ("55P03", "40P01"):
@@ -1329,7 +1309,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     """Decode the values of a binary cursor, without NULL, into float32 of shape (b, dim); bits become 1 and -1."""
     if kind == "bit":  # the number of bits, which is the same in all rows of a column, then the bits
         rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-        return unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
+        return base.unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
     number = np.dtype(_NUMBERS[kind])
     widths = {len(value) for value in values}
     if len(widths) > 1:
@@ -1345,7 +1325,7 @@ def encode_vectors(vectors: np.ndarray, kind: str) -> np.ndarray:
     """Encode vectors, shape (b, dim), for ``copy_stream``; a bit is 1 above 0."""
     b, dim = vectors.shape
     if kind == "bit":
-        return np.hstack([np.tile(np.frombuffer(dim.to_bytes(4), np.uint8), (b, 1)), pack(vectors)])
+        return np.hstack([np.tile(np.frombuffer(dim.to_bytes(4), np.uint8), (b, 1)), base.pack(vectors)])
     with np.errstate(over="ignore"):  # values beyond the range of float16 become infinite, which the server refuses
         numbers = np.ascontiguousarray(vectors.astype(_NUMBERS[kind])).view(np.uint8)
     return np.hstack([np.tile(np.frombuffer(dim.to_bytes(2) + b"\0\0", np.uint8), (b, 1)), numbers])

@@ -15,26 +15,9 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    MARK_KEY,
-    UUID,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    folder_in,
-    metadata_for_new,
-    own_metadata,
-    space_in,
-    texts,
-    wait_until_indexed,
-    with_key,
-)
+from congruence.databases._base import BATCH, MARK_KEY, UUID, Address, Block, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
@@ -68,16 +51,16 @@ class Qdrant(CollectionDatabase):
 
     kind = "qdrant"
     bare_rows = True
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
-        self._address, self._key_of_server = with_key(address, API_KEY)
+        self._address, self._key_of_server = base.with_key(address, API_KEY)
         self._models = require("qdrant_client.models", extra="qdrant")
         local = address.scheme == "qdrant" and urlsplit(address.text).netloc in ("", ".", "..", "~")
-        self._folder = folder_in(address) if local else None
+        self._folder = base.folder_in(address) if local else None
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
@@ -289,7 +272,7 @@ class Qdrant(CollectionDatabase):
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
-            modalities = texts(_value_at(record.payload, self._modality) for record in records)
+            modalities = base.texts(_value_at(record.payload, self._modality) for record in records)
         cursor = records[-1].id if records else 0
         return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
@@ -347,7 +330,7 @@ class Qdrant(CollectionDatabase):
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
-            space=space_in(config.metadata, place.old),
+            space=base.space_in(config.metadata, place.old),
         )
 
     def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
@@ -394,7 +377,7 @@ class Qdrant(CollectionDatabase):
             self._client.create_collection,
             place.new,
             vectors_config=vectors,
-            metadata=metadata_for_new(config.metadata, mark),
+            metadata=base.metadata_for_new(config.metadata, mark),
             **{key: value for key, value in settings.items() if value is not None},
         )
         if not self._mark_of(place.new):
@@ -405,7 +388,7 @@ class Qdrant(CollectionDatabase):
             )
 
     def _settings(self, collection: str) -> Mapping[str, object]:
-        return {"metadata": own_metadata(self._info_of(collection).config.metadata)}
+        return {"metadata": base.own_metadata(self._info_of(collection).config.metadata)}
 
     def _index_like(self, like: str, collection: str) -> None:
         indexed = self._info_of(like).payload_schema
@@ -447,7 +430,7 @@ class Qdrant(CollectionDatabase):
                 )
             return bool(info.status.value == "yellow")
 
-        wait_until_indexed(pending, repr(place.new))
+        base.wait_until_indexed(pending, repr(place.new))
         info = self._info_of(place.new)
         return _describe_index(info.config, self._params(info))
 

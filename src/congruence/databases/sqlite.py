@@ -18,25 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    Stage,
-    VectorSide,
-    mark_in,
-    pack,
-    quoted,
-    time_scratch,
-    unpack,
-)
+from congruence.databases._base import BATCH, OLD, Address, Block, DatabaseInfo, Name, NewVectors, VectorSide, quoted
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError, StorageError
 
@@ -67,7 +51,7 @@ class SQLite(CollectionDatabase):
     kind = "sqlite-vec"
     longest_name = 10**9
     _called = "vec0 tables"
-    capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
+    capabilities = base.Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
@@ -136,7 +120,7 @@ class SQLite(CollectionDatabase):
         found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
         if not found or not found[0][0].endswith(_MARK):
             return {}
-        mark = next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
+        mark = next((base.mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
         return mark if mark.get("switched", False) == (collection == self._table) else {}
 
     def _open(self, collection: str) -> Vec0:
@@ -165,7 +149,7 @@ class SQLite(CollectionDatabase):
         return self._read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
     def _pages(
-        self, collection: Vec0, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+        self, collection: Vec0, *, after: base.Cursor | None = None, batch: int = BATCH, whole: bool = False
     ) -> Iterator[list[tuple[Any, ...]]]:
         while True:
             condition = "" if after is None else "WHERE id > ?"
@@ -227,7 +211,7 @@ class SQLite(CollectionDatabase):
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        if self.stage() is not Stage.PREPARED:
+        if self.stage() is not base.Stage.PREPARED:
             return
         ids = self._unmatched("new", "old")
         for start in range(0, len(ids), batch):
@@ -294,7 +278,7 @@ class SQLite(CollectionDatabase):
                 connection.execute("COMMIT")
             return SQLite(Address.parse(path))
 
-        return time_scratch(self._path.resolve().parent, make, vectors, element_type)
+        return base.time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def _missing(self) -> int:
         return int(self._unmatched("old", "new", "count(*)")[0])
@@ -423,13 +407,13 @@ class Vec0:
     def blobs(self, vectors: np.ndarray) -> np.ndarray:
         """Encode vectors as blobs; the lowest bit is the first component, as in ``vec_quantize_binary``."""
         if self.element_type == "binary":
-            return pack(vectors, "little")
+            return base.pack(vectors, "little")
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
 
     def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
         joined = b"".join(blobs)
         if self.element_type == "binary":
-            return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
+            return base.unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
         kind = np.dtype("<f4" if self.element_type == "float32" else "i1")
         return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
 
