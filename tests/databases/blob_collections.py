@@ -143,9 +143,6 @@ class BlobCollections(CollectionDatabase):
         insert = f"INSERT OR REPLACE INTO {quoted(collection)} VALUES ({places})"
         self._change(lambda: self._client.executemany(insert, rows))
 
-    def _store_bare(self, collection, records):
-        self._store(collection, records, None)
-
     def _delete(self, collection, ids):
         delete = f"DELETE FROM {quoted(collection)} WHERE {quoted(self._ids_in)} = ?"
         self._change(lambda: self._client.executemany(delete, [(one,) for one in ids]))

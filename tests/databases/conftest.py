@@ -6,14 +6,22 @@ import pytest
 
 #: Tests of the contract that are long for a ``slow`` database: of the fast ones, some of each kind run them always.
 LONG = (
+    "test_a_discard_that_was_killed_at_its_end_is_completed",
     "test_a_step_that_fails_on_the_way_is_done_or_not",
+    "test_a_store_is_the_same_by_every_path_to_it",
+    "test_a_table_that_the_application_emptied",
+    "test_a_vector_that_the_application_removed_does_not_come_back",
+    "test_deleted_rows_are_counted",
     "test_every_element_type",
+    "test_nothing_of_ours_stays_after_the_last_step",
     "test_no_row_keeps_the_new_models_vector_of_earlier_content",
     "test_old_vectors_stay_while_they_are_the_only_ones",
     "test_a_partial_run_keeps_the_vectors_of_all_other_rows",
     "test_rows_of_another_model_are_refused",
+    "test_rows_of_any_norm_are_found_by_the_distance_of_the_search",
     "test_the_plan_says_of_each_step_what_then_happens",
     "test_the_rules_of_a_column_hold_or_the_plan_refuses",
+    "test_what_a_killed_last_step_left_is_removed",
     "test_what_the_application_writes_after_the_switch_survives_every_step",
 )
 

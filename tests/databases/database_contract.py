@@ -133,8 +133,7 @@ BETWEEN = {
     },
 }
 
-#: How the store fails.
-ERRORS = {"lost connection": DatabaseUnavailableError, "full disk": StorageError}
+ERRORS = {"lost connection": DatabaseUnavailableError, "full disk": StorageError}  # how the store fails
 
 
 def cell_of(database, situation, default=None):
@@ -259,21 +258,14 @@ class DatabaseContract:
     """Base class of the tests, which run for each of ``id_types`` if they use ids; a subclass provides the database."""
 
     id_types = ("int", "text")
-    #: Some tests take seconds, and are run by ``make test-long`` alone.
-    slow = False
-    #: Whether names of tables and columns may hold anything.
-    any_names = True
-    #: A row may have no vector.
-    rows_without = True
-    #: Writing can be timed on a scratch table.
-    times_writing = False
-    #: The modality can come from a column ``kind``.
-    has_modalities = True
+    slow = False  # some tests take seconds, and are run by ``make test-long`` alone
+    any_names = True  # whether names of tables and columns may hold anything
+    rows_without = True  # A row may have no vector
+    times_writing = False  # writing can be timed on a scratch table
+    has_modalities = True  # the modality can come from a column ``kind``
 
-    #: Names that a migration needs, and that ``take`` can give to something of the user's.
-    needed: tuple[str, ...] = ()
-    #: Options that name the table among others.
-    named: ClassVar[dict[str, str]] = {}
+    needed: tuple[str, ...] = ()  # names that a migration needs, and that ``take`` can give to something of the user's
+    named: ClassVar[dict[str, str]] = {}  # options that name the table among others
 
     # ---- to be given -------------------------------------------------------------------------------------------------
 
@@ -308,8 +300,7 @@ class DatabaseContract:
         """Change a row with the user's own client."""
         self.user_add(where, one, vector, others)
 
-    #: What others make between two steps.
-    between: ClassVar[dict[str, tuple[str, ...]]] = {}
+    between: ClassVar[dict[str, tuple[str, ...]]] = {}  # what others make between two steps
 
     def make_between(self, where, what) -> None:
         """Make one of these with the user's own client."""

@@ -4,8 +4,7 @@ import multiprocessing
 import os
 import signal
 
-#: Nothing of a database is open in the process that forks.
-CONTEXT = multiprocessing.get_context("fork")
+CONTEXT = multiprocessing.get_context("fork")  # nothing of a database is open in the process that forks
 
 
 def fork(target, *arguments):

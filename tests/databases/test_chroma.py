@@ -29,6 +29,7 @@ def make_collection(folder, ids, vectors, others, table="items", **options):
 class TestFolder(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
+    slow = True
     id_types = ("text",)
     any_names = False
     rows_without = False
@@ -166,8 +167,7 @@ def test_addresses(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
-    [("x" * 500, "one of 516 letters, more than 512"), ("x__congruence_old", "Rename")],
+    ("table", "said"), [("x" * 500, "one of 516 letters, more than 512"), ("x__congruence_old", "Rename")]
 )
 def test_names_that_leave_no_room_for_ours_are_refused(tmp_path, table, said):
     where = make_collection(tmp_path, *make_rows("text", 5), table=table)

@@ -337,8 +337,8 @@ def test_int8_is_a_column_of_tinyint_which_no_hnsw_index_takes(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("situation", "step", "name"),
     [
-        ("check", "drop-old", "CHECK((len(embedding) = 8))"),
-        ("generated column", "drop-old", "width"),
+        pytest.param("check", "drop-old", "CHECK((len(embedding) = 8))", marks=pytest.mark.long),
+        pytest.param("generated column", "drop-old", "width", marks=pytest.mark.long),
         ("foreign key", "run", "likes"),
     ],
 )
@@ -387,11 +387,7 @@ def test_the_plan_names_the_step_that_fails_and_what_is_in_the_way(tmp_path, her
         ("seen AS SELECT * FROM items UNION ALL SELECT * FROM other", "run", 8),
         ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", "switch", 6),
         ("seen AS SELECT id, CAST(embedding AS FLOAT[8]) AS vector FROM items", None, 8),
-        (
-            "seen AS SELECT array_distance(embedding, [1, 0, 0, 0, 0, 0, 0, 0]::FLOAT[8]) FROM items",
-            "switch",
-            6,
-        ),
+        ("seen AS SELECT array_distance(embedding, [1, 0, 0, 0, 0, 0, 0, 0]::FLOAT[8]) FROM items", "switch", 6),
         ("seen AS SELECT * FROM first", "run", 8),
         ("seen AS SELECT * FROM missing", None, 8),
     ],
@@ -458,6 +454,7 @@ def test_a_type_that_has_changed_since_the_run_is_not_lost(tmp_path):
         assert user.execute("SELECT typeof(embedding) FROM items LIMIT 1").fetchall() == [("DOUBLE[6]",)]
 
 
+@pytest.mark.long
 def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tmp_path, here):
     contract = TestDuckDB()
     ids, vectors, others = make_rows("int")

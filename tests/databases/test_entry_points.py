@@ -30,6 +30,7 @@ def _installed(tmp_path_factory, monkeypatch):
 
 
 class TestBlobTable(DatabaseContract):
+    slow = True
     suffix = ".blobs"
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):

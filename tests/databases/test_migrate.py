@@ -722,8 +722,22 @@ def models():
     return rows, congruence.fit(rows[0][:200], rows[1][:200], "orthogonal", modality="image")
 
 
-@pytest.mark.parametrize(("mixed", "stranger"), [(False, 1), (True, 2)])
-@pytest.mark.parametrize("when", ["in the first pass", "before the end of the run", "before the switch"])
+@pytest.mark.parametrize(
+    ("mixed", "stranger", "when"),
+    [
+        (False, 1, "in the first pass"),
+        (True, 2, "before the switch"),
+        *(
+            pytest.param(*kind, when, marks=pytest.mark.long)
+            for kind, when in (
+                ((True, 2), "in the first pass"),
+                ((False, 1), "before the end of the run"),
+                ((True, 2), "before the end of the run"),
+                ((False, 1), "before the switch"),
+            )
+        ),
+    ],
+)
 def test_rows_that_come_after_the_plan_are_judged_before_they_are_mapped(
     models, tmp_path, monkeypatch, mixed, when, stranger
 ):

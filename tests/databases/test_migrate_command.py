@@ -147,6 +147,7 @@ def test_an_action_in_place_of_the_address_says_what_to_type(here, action):
     assert "Example: congruence migrate library/photos.lance" in here("migrate", action, "--help").ends(0).out
 
 
+@pytest.mark.long
 def test_every_printed_command_finds_its_journal_among_others(here, mapping, tmp_path):  # noqa: F811
     """Two columns of one table, each with its own default journal."""
     duckdb = pytest.importorskip("duckdb")

@@ -20,8 +20,7 @@ from postgres_server import PostgresServer  # noqa: E402
 
 pytestmark = pytest.mark.long
 
-#: As a migration does: on a busy machine a lock may need more attempts.
-retry = Retry()
+retry = Retry()  # as a migration does: on a busy machine a lock may need more attempts
 
 SHOP = """
     DROP TABLE IF EXISTS items; CREATE TABLE items (id int PRIMARY KEY, embedding vector(3) NOT NULL, n int DEFAULT 0);

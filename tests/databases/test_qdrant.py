@@ -222,7 +222,7 @@ class TestFolder(Contract):
         where = self.make(tmp_path, *make_rows("int", 5))
         with self.open(where) as database:
             assert not database.capabilities.concurrent_writes
-            assert database.info().free_bytes > 0
+            assert database.free_bytes() > 0
             with pytest.raises(errors.DatabaseUnavailableError, match="Another process"):
                 self.open(where)
 

@@ -272,11 +272,7 @@ def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_pa
     (tmp_path / "checked" / "certificate.json").write_text(json.dumps({"verdict": verdict, "facts": {}}))
     words = ("run", "--from", "checked", "--set", "ids=ids.txt", "--modality", "image", "--yes")
     assert "Next: congruence migrate old.npy reembed" in here("migrate", "old.npy", *words).ends(0).out
-    for words in (
-        ("reembed", "--encode", "new.npz", "--budget", 40, "--set", "batch=20"),
-        ("verify",),
-        ("switch",),
-    ):
+    for words in (("reembed", "--encode", "new.npz", "--budget", 40, "--set", "batch=20"), ("verify",), ("switch",)):
         here("migrate", "old.npy", *words).ends(0)
     held = np.load(tmp_path / "old.npy")
     own = (np.abs(held - np.load(tmp_path / "new.npy")).max(axis=1) < 1e-6).sum()

@@ -33,26 +33,22 @@ from congruence_papers.image_sets.download import Resource
 READERS = {"inspect", *(f"lab {name}" for name in ("drift", "exposure", "info", "match", "plan", "shift"))}
 READERS |= {"bridge serve"}
 
-#: Commands that resume after a kill, with the tests of that.
-RESUMED = {"migrate": "tests/databases/test_kill.py"}
+RESUMED = {"migrate": "tests/databases/test_kill.py"}  # commands that resume after a kill, with the tests of that
 
 N, D = 40, 6
 
 
 @dataclass(frozen=True)
 class Case:
-    #: Without ``--force``.
-    line: str
+    line: str  # without ``--force``
     #: Every name that it leaves in its folder, with a check that raises if the file or folder is incomplete.
     outputs: dict[str, Callable[[Path], Any]]
-    #: Whether the command has, and needs, ``--force`` to replace what is there.
-    force: bool = True
+    force: bool = True  # whether the command has, and needs, ``--force`` to replace what is there
     #: Called in the command's process before the command, to skip slow steps that write nothing, or to supply a model.
     patch: Callable[[], None] | None = None
     #: Whether a run locks its output from the beginning, so that concurrent runs are refused before they publish.
     lock: bool = False
-    #: Kill only at every n-th step, if runs are slow and their steps alike.
-    every: int = 1
+    every: int = 1  # kill only at every n-th step, if runs are slow and their steps alike
 
     @property
     def arguments(self) -> list[str]:
@@ -334,9 +330,6 @@ CASES: dict[str, Case] = {
     ),
     "demo --files": Case("demo --files out", {"out": is_library}, force=False, patch=small_library),
     "demo": Case(
-        "demo --sample emoji --classes 30 -o out.html",
-        {"out.html": is_page},
-        force=False,
-        patch=small_sample,
+        "demo --sample emoji --classes 30 -o out.html", {"out.html": is_page}, force=False, patch=small_sample
     ),
 }

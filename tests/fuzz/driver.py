@@ -23,8 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
 #: Time limit of a case in seconds, and bytes that it may allocate in addition to the child's memory at its start.
 SECONDS, MEMORY = 60.0, 2 * 2**30
 
-#: Cases that share one valid input.
-PER_SEED = 25
+PER_SEED = 25  # cases that share one valid input
 
 CONTEXT = multiprocessing.get_context("spawn")
 

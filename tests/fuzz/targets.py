@@ -23,35 +23,22 @@ from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
-from congruence.io import (
-    contents,
-    matrices,
-    open_rows,
-    open_sink,
-    open_source,
-    read_column,
-    read_embeddings,
-    suffixes,
-)
+from congruence.io import contents, matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
 from congruence_papers import image_sets
 from congruence_papers.image_sets.archives import extract
 
 #: Suffixes of the formats that are written with or without ids.
 WRITTEN = suffixes(lambda one: one.sink is not None and not one.sink.needs_ids)
 
-#: Maximum length of a message, whatever the file contains.
-LONGEST = 6000
-
-#: Refusals by parts of the current read, e.g. of one column of a file.
-REFUSALS: list[CongruenceError] = []
+LONGEST = 6000  # maximum length of a message, whatever the file contains
+REFUSALS: list[CongruenceError] = []  # refusals by parts of the current read, e.g. of one column of a file.
 
 
 @dataclass(frozen=True)
 class Target:
     """A reader under test."""
 
-    #: Creates a valid input in an empty folder, and returns its path.
-    make: Callable[[random.Random, Path], Path]
+    make: Callable[[random.Random, Path], Path]  # creates a valid input in an empty folder, and returns its path
     #: Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no
     #: reader may return; any other exception is a failure of the reader.
     read: Callable[[Path], Any]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-#: NumPy, to pass as ``xp``.
-NUMPY: ModuleType = np
+NUMPY: ModuleType = np  # NumPy, to pass as ``xp``
 
 #: Maximum bytes of a temporary block: large enough for BLAS to run at full speed, small enough that a
 #: few of them use only a fraction of a laptop's memory.
@@ -98,8 +97,7 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
         yield slice(start, min(start + step, n))
 
 
-#: Range of squared norms in which float32 represents both a row and its square.
-_TINY, _HUGE = 1e-30, 1e30
+_TINY, _HUGE = 1e-30, 1e30  # range of squared norms in which float32 represents both a row and its square
 
 
 def is_plain(rows: object) -> TypeIs[np.ndarray]:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from congruence._utils.refusals import describe_refusal
+from congruence._utils.refusals import describe_refusal, refusing
 from congruence.errors import CongruenceError, FileError, LockedError, OutputExistsError, StorageError
 
 _WRITE_ERRORS = {
@@ -123,10 +123,8 @@ def check_output(
 def _check_parent(path: Path) -> None:
     """Raise an error if the parent folder is missing or known not to be writable."""
     parent = path.parent
-    try:
+    with refusing(f"from the system for the folder {parent}", StorageError):
         exists = parent.is_dir()
-    except OSError as error:
-        raise StorageError(describe_refusal(error, f"from the system for the folder {parent}")) from error
     if not exists:
         raise FileError(f"No folder {parent}.", "Create it, or pass a path in a folder that exists.")
     if not os.access(parent, os.W_OK | os.X_OK):

@@ -23,8 +23,7 @@ Part: TypeAlias = Any
 #: Function from a part to plain data that JSON can represent; must be picklable, and may be called twice for a part.
 Work: TypeAlias = Callable[[Part], Mapping[str, object]]
 
-#: Function from a part to bytes, and function that merges such bytes.
-Measure: TypeAlias = Callable[[Part], bytes]
+Measure: TypeAlias = Callable[[Part], bytes]  # function from a part to bytes, and function that merges such bytes
 Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
 FAN_IN = 16  # number of results merged at a time

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from congruence.errors import FileError
 
 _SPACE = ("free space", "Free space, or write to another disk.")
 _PERMISSION = ("permission", "Change the permissions, or pass another path.")
@@ -33,6 +37,15 @@ _OTHER = ("access", "Check the file and the disk, or pass another path.")
 def is_refusal(error: BaseException) -> bool:
     """Return whether an error comes from the operating system, and not from a library that also raises ``OSError``."""
     return isinstance(error, OSError) and error.errno in _ADVICE
+
+
+@contextmanager
+def refusing(doing: str, kind: type[FileError]) -> Iterator[None]:
+    """Raise an error of a kind for one of the operating system; ``doing`` as in ``describe_refusal``."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(describe_refusal(error, doing)) from error
 
 
 def describe_refusal(error: OSError, doing: str) -> str:

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-#: A NumPy array or a tensor.
-Array: TypeAlias = Any
+Array: TypeAlias = Any  # A NumPy array or a tensor
 #: NumPy or torch, with the functions of the array API standard (``congruence._utils.arrays.namespace``): ``xp``.
 ArrayNamespace: TypeAlias = Any
-#: A dtype, and a device, of any library.
-DType: TypeAlias = Any
+DType: TypeAlias = Any  # A dtype, and a device, of any library
 Device: TypeAlias = Any
 
 
@@ -55,10 +53,8 @@ class ArrowStream(Protocol):
 RowsLike: TypeAlias = "ArrayLike | Tensor | ArrowStream"
 #: The same, if the number of rows is needed before they are read.
 SizedRows: TypeAlias = "Sequence[Any] | np.ndarray | Column"
-#: A label of any kind for each row.
-Labels: TypeAlias = "Sequence[Any] | np.ndarray | Column"
-#: An id for each row: text or integers.
-Ids: TypeAlias = "Sequence[object] | np.ndarray | Column"
+Labels: TypeAlias = "Sequence[Any] | np.ndarray | Column"  # A label of any kind for each row
+Ids: TypeAlias = "Sequence[object] | np.ndarray | Column"  # an id for each row: text or integers
 #: A layer of a head as plain data: its ``kind``, arrays by name, a number ``eps``, and nested ``layers`` as a list of
 #: layers.
 Layer: TypeAlias = dict[str, Any]

@@ -31,6 +31,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     WrittenFile,
+    rows_of,
 )
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.databases._columns import ColumnDatabase
@@ -60,6 +61,7 @@ __all__ = [
     "WrittenFile",
     "check_writable",
     "open_database",
+    "rows_of",
 ]
 
 

@@ -27,11 +27,17 @@ from congruence._utils.engine import Engine
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import (
+    CongruenceError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    IdError,
+    MigrationError,
+    ParameterError,
+)
 from congruence.io import SPACE_KEY, read_space
 
-#: Default number of rows per block of a scan.
-BATCH = 4096
+BATCH = 4096  # default number of rows per block of a scan
 
 #: Maximum time to build an index, and interval between checks of its state, in seconds.
 INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
@@ -39,8 +45,7 @@ INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
 #: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
-#: Metadata key of the data that a migration stores with the new vectors.
-MARK_KEY = "congruence.migration"
+MARK_KEY = "congruence.migration"  # metadata key of the data that a migration stores with the new vectors
 
 #: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
 VectorSide: TypeAlias = Literal["old", "new"]
@@ -48,8 +53,7 @@ VectorSide: TypeAlias = Literal["old", "new"]
 #: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
 
-#: Name of a table, column or file, or a condition, that users may leave out.
-Name: TypeAlias = str | None
+Name: TypeAlias = str | None  # name of a table, column or file, or a condition, that users may leave out
 
 _T = TypeVar("_T")
 
@@ -134,34 +138,28 @@ def folder_in(address: Address) -> Path:
 class Stage(StrEnum):
     """State of the migration of a column, as shown by the database itself."""
 
-    UNTOUCHED = "untouched"
-    """There are only old vectors."""
-    PREPARED = "prepared"
-    """Some or all new vectors are stored next to the old ones; readers see the old ones."""
-    SWITCHED = "switched"
-    """Readers see the new vectors; the old ones are kept."""
+    UNTOUCHED = "untouched"  # there are only old vectors
+    PREPARED = "prepared"  # some or all new vectors are stored next to the old ones, which readers see
+    SWITCHED = "switched"  # readers see the new vectors; the old ones are kept
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """Capabilities of a kind of database."""
 
-    #: Where the new vectors are written: column, named vector, table, collection or file.
-    container: str
+    container: str  # where the new vectors are written: column, named vector, table, collection or file
     #: Whether a reader sees either all old or all new vectors, so that a kill cannot leave an intermediate state.
     atomic_switch: bool = True
     #: Whether other clients may add, change and delete rows while the new vectors are written.
     concurrent_writes: bool = True
     #: Whether deleting a row also deletes its new vector, because both are in the same row.
     follows_deletes: bool = False
-    #: Whether the database can search (``Database.search``).
-    searches: bool = True
+    searches: bool = True  # whether the database can search (``Database.search``)
     #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
     #: Whether several processes can read and write at the same time, each a range of rows; the database can be pickled.
     shared: bool = False
-    #: Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
-    filters: str = ""
+    filters: str = ""  # language of the condition that selects rows (``rows``); empty if partial runs are not possible
     #: The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     element_types: tuple[str, ...] = ("float32",)
 
@@ -170,25 +168,15 @@ class Capabilities:
 class DatabaseInfo:
     """Description of the vectors to be migrated."""
 
-    #: The database and table, without credentials.
-    place: str
-    #: Number of rows with a vector that satisfy the condition (``rows``).
-    rows: int
+    place: str  # the database and table, without credentials
+    rows: int  # number of rows with a vector that satisfy the condition (``rows``)
     dim: int
-    #: float32, float16, int8 or binary.
-    element_type: str = "float32"
-    #: Number of rows without a vector; nothing is written for them.
-    rows_without: int = 0
-    #: cosine, dot or l2: the distance of the index, or of the column if it declares one.
-    distance: str | None = None
-    #: Short description of the index over the old vectors: kind and parameters.
-    index: str | None = None
-    #: int, text or uuid.
-    id_type: str = "text"
-    #: Model, modality and norm, as far as the database stores them.
-    space: Space = field(default_factory=Space)
-    #: Free bytes on the database's disk, if the disk is on this machine.
-    free_bytes: int | None = None
+    element_type: str = "float32"  # float32, float16, int8 or binary
+    rows_without: int = 0  # number of rows without a vector; nothing is written for them
+    distance: str | None = None  # cosine, dot or l2: the distance of the index, or of the column if it declares one
+    index: str | None = None  # short description of the index over the old vectors: kind and parameters
+    id_type: str = "text"  # int, text or uuid
+    space: Space = field(default_factory=Space)  # model, modality and norm, as far as the database stores them
 
 
 class Block(NamedTuple):
@@ -225,7 +213,6 @@ class NewBlock(NamedTuple):
     vectors: np.ndarray
     has_old: np.ndarray
     same: np.ndarray
-    modalities: pa.Array | None
 
 
 #: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
@@ -250,8 +237,7 @@ class RowRange(NamedTuple):
 WrittenFile: TypeAlias = dict[str, Any]
 
 
-#: All steps that a plan predicts.
-ALL_STEPS = ("run", "switch", "rollback", "drop-old")
+ALL_STEPS = ("run", "switch", "rollback", "drop-old")  # all steps that a plan predicts
 
 #: The stage at which a step is taken, and the steps whose obstacles it refuses: it must not lead where none goes on.
 STEPS = {
@@ -283,12 +269,12 @@ class Database(ABC):
     capabilities: Capabilities
     #: Types of the client's errors that are worth a retry after a pause.
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
-    #: Distance of a search where neither the column nor an index declares one.
-    searches_by: ClassVar[str | None] = None
+    searches_by: ClassVar[str | None] = None  # distance of a search where neither the column nor an index declares one
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
     _address: Address  # without its secrets
+    _subject: Any  # the table, collection or file, for messages
     _folder: Path | None = None  # with the database's files, if they are on this machine
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
@@ -360,7 +346,7 @@ class Database(ABC):
             return f"{scheme}://{re.sub(r'^[^/?# ]*@', '', rest)}"
         return f"{scheme}{'://' if scheme else ''}{os.path.realpath(os.path.expanduser(rest))}"
 
-    def _free_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
 
@@ -439,11 +425,6 @@ class Database(ABC):
         raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
     # ---- the steps of a migration, from what a backend provides ------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def _subject(self) -> object:
-        """The table, collection or file, for messages."""
 
     @abstractmethod
     def _made(self) -> NewVectors:
@@ -560,50 +541,43 @@ class Database(ABC):
         self.flush()
 
         def show() -> None:
-            stage = self.stage()
-            refusals.refuse(stage is Stage.UNTOUCHED, "untouched", self._subject)
-            if stage is Stage.PREPARED:
-                self.check_step("switch")
-                self._complete()
-                refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
-                self._show_new()
+            self._complete()
+            refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
+            self._show_new()
 
-        self._change(show)
+        self._take_step("switch", show, (Stage.UNTOUCHED, "untouched"))
 
     def rollback(self) -> None:
         """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they see them."""
         self.flush()
-
-        def show() -> None:
-            if self.stage() is Stage.SWITCHED:
-                self.check_step("rollback")
-                self._show_old()
-
-        self._change(show)
+        self._take_step("rollback", self._show_old)
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch, for good; refused if rows would lose their only one."""
         self.flush()
 
         def remove() -> None:
-            refusals.refuse(self.stage() is not Stage.SWITCHED, "not switched", self._subject)
             refusals.refuse(n := self._losing(), "losing", self._subject, n=n)
-            self.check_step("drop-old")
             self._remove_old()
 
-        self._change(remove)
+        self._take_step("drop-old", remove, (Stage.UNTOUCHED, "not switched"), (Stage.PREPARED, "not switched"))
 
     def discard(self) -> None:
         """Remove the new vectors before the switch, restoring the original state. Raises MigrationError after it."""
+        self._take_step("discard", self._remove_new, (Stage.SWITCHED, "switched"))
 
-        def remove() -> None:
+    def _take_step(self, step: str, take: Callable[[], None], *refused: tuple[Stage, str]) -> None:
+        """Take a step at its stage, or refuse it at others, in one change."""
+
+        def change() -> None:
             stage = self.stage()
-            refusals.refuse(stage is Stage.SWITCHED, "switched", self._subject)
-            if stage is Stage.PREPARED:
-                self.check_step("discard")
-                self._remove_new()
+            for other, why in refused:
+                refusals.refuse(stage is other, why, self._subject)
+            if stage is STEPS[step][0]:
+                self.check_step(step)
+                take()
 
-        self._change(remove)
+        self._change(change)
 
     def tidy(self) -> None:  # noqa: B027 - most remove everything in one step
         """Remove what a last step that was killed has left; there are no longer two sides."""
@@ -626,7 +600,7 @@ class Database(ABC):
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
         """Yield the rows that have a new vector."""
         for block, _, has_old, same in self._pairs("new", batch):
-            yield NewBlock(block.ids, block.vectors, has_old, same, block.modalities)
+            yield NewBlock(block.ids, block.vectors, has_old, same)
 
     def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
         """Return which rows exist on a side, with a vector or without, bool of shape (b,)."""
@@ -636,10 +610,9 @@ class Database(ABC):
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Yield the ids of rows with an old vector and no new one, and which of these rows exist on the new side."""
-        for block in self.scan("old", batch=batch):
-            lacking = ~within(self.fetch(block.ids, "new").ids, block.ids)
-            if lacking.any():
-                ids = block.ids.filter(pa.array(lacking))
+        for block, _, has_new, _ in self._pairs("old", batch):
+            if not has_new.all():
+                ids = block.ids.filter(pa.array(~has_new))
                 yield ids, self.exist(ids, "new")
 
     def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
@@ -711,13 +684,18 @@ class Database(ABC):
 
 
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``among``, which must contain all of them, ndarray of int64."""
+    """Return the position of each id in ``among``, ndarray of int64; -1 if it is missing."""
     import pyarrow.compute as pc
 
-    if not len(ids):
-        return np.empty(0, np.int64)
-    positions = pc.index_in(ids.cast(among.type), value_set=among)
-    return np.asarray(positions.to_numpy(zero_copy_only=False), np.int64)
+    if not len(ids) or not len(among):
+        return np.full(len(ids), -1)
+    try:
+        positions = pc.index_in(ids.cast(among.type), value_set=among)
+    except pa.ArrowInvalid as error:
+        raise IdError(
+            f"The ids are of type {ids.type}, not {among.type}.", "Pass ids in the type that a scan returns."
+        ) from error
+    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def within(ids: pa.Array, all_ids: pa.Array) -> np.ndarray:
@@ -756,8 +734,7 @@ def as_ids(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
 
 
-#: A UUID as text.
-UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # A UUID as text
 
 
 def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -803,27 +780,24 @@ def unpack(packed: np.ndarray, dim: int, order: BitOrder = "big") -> np.ndarray:
 # ---- what several backends do ----------------------------------------------------------------------------------------
 
 
-def quoted(name: str) -> str:
-    """Return a name as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
+def quoted(*names: str) -> str:
+    """Return a name, or one in a schema, as a quoted SQL identifier."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def json_in(text: str) -> dict[str, Any]:
+    """Return a JSON object in a comment, note or property; empty for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def mark_in(text: object) -> dict[str, Any]:
     """Return the data that a migration stored as JSON in the metadata of a collection; empty for any other metadata."""
-    try:
-        mark = json.loads(str(text))
-    except ValueError:
-        return {}
-    return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
-
-
-def note_in(text: str | bytes) -> dict[str, str]:
-    """Return a note that was stored as JSON; empty if it cannot be parsed."""
-    try:
-        note = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
+    mark = json_in(str(text))
+    return mark if isinstance(mark.get("note"), dict) else {}
 
 
 def own_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -836,8 +810,10 @@ def metadata_for_new(metadata: Mapping[str, Any] | None, mark: object) -> dict[s
     return {**own_metadata(metadata), MARK_KEY: mark}
 
 
-def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:
-    """Return the space in metadata, or an unknown space if there is none."""
+def space_in(metadata: Mapping[str, object] | str | None, place: object) -> Space:
+    """Return the space in metadata or in a comment, or an unknown space if there is none."""
+    if isinstance(metadata, str):
+        metadata = json_in(metadata)
     facts = (metadata or {}).get(SPACE_KEY)
     text = facts if isinstance(facts, str) else json.dumps(facts) if facts else None
     return read_space(text, f"the metadata of {place}")

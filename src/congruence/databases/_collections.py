@@ -12,23 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    NEW,
-    OLD,
-    Block,
-    Cursor,
-    Database,
-    NewVectors,
-    Stage,
-    VectorSide,
-)
+from congruence.databases._base import BATCH, NEW, OLD, Block, Cursor, Database, NewVectors, Stage, VectorSide
 from congruence.errors import CongruenceError, DatabaseError
 
-#: Number of queries per request.
-_QUERIES = 64
+_QUERIES = 64  # number of queries per request
 
 #: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
 ROLE = re.compile(r"__congruence_(?:old|new(\d*))$")
@@ -64,18 +53,6 @@ class Collections:
         return cls(target, new, new in names, alias=True)
 
 
-def only_table(names: Collection[str], aliases: Mapping[str, str], place: object, what: str) -> str:
-    """Return the only alias, or the only collection without one; the collections of a migration count as one."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(ROLE.sub("", name), []).append(name)
-    for target in aliases.values():
-        groups.pop(ROLE.sub("", target), None)
-    # A collection whose old one was dropped may keep the name that it had behind an alias.
-    others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
-    return refusals.only_name([*aliases, *others], what, place, "table")
-
-
 class CollectionDatabase(Database):
     """A database whose new vectors are in a second collection or table, with copies of the rows' other fields.
 
@@ -85,8 +62,7 @@ class CollectionDatabase(Database):
     with those of a block.
     """
 
-    #: Maximum number of letters of a collection's name.
-    longest_name: ClassVar[int] = 255
+    longest_name: ClassVar[int] = 255  # maximum number of letters of a collection's name
     _called: ClassVar[str] = "aliases and collections"  # in messages
 
     _table: str  # name that readers use
@@ -136,9 +112,18 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        if table is not None:
-            return table
-        return only_table(self._names(), self._aliases(), self._address.shown, self._called)
+        """Return the only alias, or the only collection without one; the collections of a migration count as one."""
+        if table is None:
+            groups: dict[str, list[str]] = {}
+            for name in self._names():
+                groups.setdefault(ROLE.sub("", name), []).append(name)
+            for target in (aliases := self._aliases()).values():
+                groups.pop(ROLE.sub("", target), None)
+            # A collection whose old one was dropped may keep the name that it had behind an alias.
+            others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
+            table = refusals.only_name([*aliases, *others], self._called, self._address.shown, "table")
+        self._subject = repr(table)
+        return table
 
     def _aliases(self) -> Mapping[str, str]:
         return {}
@@ -154,10 +139,6 @@ class CollectionDatabase(Database):
         place = self._find()
         if not place.exists:
             self._unmark(place.old)
-
-    @property
-    def _subject(self) -> object:
-        return repr(self._table)
 
     def _place(self) -> Collections:
         """Return the collections; a new one must be of a migration of this column."""
@@ -200,7 +181,7 @@ class CollectionDatabase(Database):
         if not place.alias and ROLE.search(self._table):
             raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         place = self._place()
         others = () if place.switched else sorted({*self._aliases_of(place.old)} - {self._table})
         found = [("switch", f"the alias {alias!r}, which stays as only {self._table!r} is moved") for alias in others]
@@ -240,7 +221,16 @@ class CollectionDatabase(Database):
         self._show(self._place().new, OLD)
 
     def _show_old(self) -> None:
-        self._show(self._place().old, NEW)
+        place = self._place()
+        self._index_like(place.new, place.old)
+        self._show(place.old, NEW)
+
+    def _complete(self) -> None:
+        place = self._place()
+        self._index_like(place.old, place.new)
+
+    def _index_like(self, like: str, collection: str) -> None:
+        """Give a collection the indexes of another that it lacks, where they are made one by one."""
 
     def _show(self, collection: str, hidden: str) -> None:
         """Let readers see a collection; if names are exchanged, the other is hidden with a suffix, until an error."""
@@ -295,12 +285,8 @@ class CollectionDatabase(Database):
         """Return the records of these ids that exist, with all fields except the vector."""
 
     @abstractmethod
-    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
-        """Store records with vectors, shape (b, dim); they replace those of the same ids."""
-
-    def _store_bare(self, collection: Any, records: list[Any]) -> None:
-        """Store records without a vector; if ``bare_rows``."""
-        raise NotImplementedError
+    def _store(self, collection: Any, records: list[Any], vectors: Any) -> None:
+        """Store records with vectors, shape (b, dim), or None if ``bare_rows``; they replace those of the same ids."""
 
     def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         """Replace the vectors, shape (b, dim), of existing records."""
@@ -392,10 +378,7 @@ class CollectionDatabase(Database):
         place = self._place_with_new()
         records, rows = self._with_others(self._open(place.new), ids)
         old = self._open(place.old)
-        if vectors is None:
-            self._change(lambda: self._store_bare(old, records))
-        else:
-            self._change(lambda: self._store(old, records, vectors[rows]))
+        self._change(lambda: self._store(old, records, None if vectors is None else vectors[rows]))
 
     def _with_others(self, collection: Any, ids: pa.Array) -> tuple[list[Any], list[int]]:
         """Return the records of these ids that exist, with all fields except the vector, and their positions."""

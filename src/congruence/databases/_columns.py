@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import BATCH, NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
+from congruence.databases._base import BATCH, MARK_KEY, NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError, ParameterError
 
 
@@ -108,6 +110,15 @@ class ColumnDatabase(Database):
         if stage is not Stage.UNTOUCHED:
             self._made()  # raises if no migration created the columns
         return stage
+
+    def _mark_in(self, comment: str | None, *keys: str) -> dict[str, Any]:
+        """Return what a comment says of new vectors: width, note and these keys. Raises DatabaseError without it."""
+        try:
+            mark: dict[str, Any] = json.loads(comment or "")[MARK_KEY]
+            note = {str(key): str(value) for key, value in mark["note"].items()}
+            return {**mark, **{key: mark[key] for key in keys}, "dim": int(mark["dim"]), "note": note}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._unmarked() from error
 
     def _unmarked(self) -> DatabaseError:
         """Return the error for a column that has a name of ours, without the note of a migration."""

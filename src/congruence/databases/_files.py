@@ -25,25 +25,10 @@ import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, exchange, locked, sync
-from congruence._utils.refusals import describe_refusal
+from congruence._utils.refusals import describe_refusal, refusing
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    Address,
-    Block,
-    Capabilities,
-    Change,
-    Cursor,
-    Database,
-    NewBlock,
-    NewVectors,
-    PairedBlock,
-    RowRange,
-    Stage,
-    VectorSide,
-    WrittenFile,
-    repeated,
-)
+from congruence.databases._base import BATCH, Block, NewBlock, NewVectors, RowRange, Stage, VectorSide, rows_of
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -66,8 +51,7 @@ _NAME = "migration.json"
 #: Everything in a hidden folder, apart from temporary files, whose names begin with a dot.
 _PARTS = {_NAME, "other", "aside", "vectors.npy", "written.bin", "space.json"}
 
-#: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
-_SAMPLE = 16 * 1024
+_SAMPLE = 16 * 1024  # bytes read at the beginning, in the middle and at the end of a file for its fingerprint
 
 #: Bytes of vectors that ``FileDatabase.fetch`` reads at a time, and rows whose ids are.
 _FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
@@ -77,17 +61,8 @@ _DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, SyntaxError, TypeE
 _DAMAGE += (RecursionError, OverflowError)
 
 
-@contextmanager
-def _refusing(doing: str, kind: type[FileError] = StorageError) -> Iterator[None]:
-    """Translate errors of the operating system."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(describe_refusal(error, doing)) from error
-
-
 #: Capabilities of most kinds of files.
-FILES = Capabilities(
+FILES = base.Capabilities(
     container="file",
     atomic_switch=EXCHANGES,
     concurrent_writes=False,
@@ -121,7 +96,7 @@ class FilePiece(NamedTuple):
         return FilePiece(self.start, self.ids.slice(0, rows), valid, vectors, modalities)
 
 
-class FileDatabase(Database):
+class FileDatabase(base.Database):
     """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
 
     by_ranges = True
@@ -129,7 +104,7 @@ class FileDatabase(Database):
     dim: int
 
     def _open_path(self, path: str) -> None:
-        self._place, self._shown = HiddenFolder(path), path
+        self._place, self._subject = HiddenFolder(path), path
         self._folder = self._place.path.parent
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
@@ -141,7 +116,7 @@ class FileDatabase(Database):
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, OSError):
             return None
-        return StorageError(describe_refusal(error, f"from the disk at {error.filename or self._shown}"))
+        return StorageError(describe_refusal(error, f"from the disk at {error.filename or self._subject}"))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open files; another process with access to the same files opens them again."""
@@ -166,7 +141,7 @@ class FileDatabase(Database):
             if len(entries) == self.n:
                 continue
             what, kind = ("ids", IdError) if option == "ids" else ("modalities", ParameterError)
-            words = f"There are {len(entries)} {what} for {self.n} rows of {self._shown}"
+            words = f"There are {len(entries)} {what} for {self.n} rows of {self._subject}"
             if self._stage is Stage.PREPARED or self._place.record() is None:
                 raise kind(f"{words}.", f"Pass `{option}=…` of the same rows.")
             raise MigrationError(
@@ -206,7 +181,7 @@ class FileDatabase(Database):
             if self._place.stage() is Stage.PREPARED:
                 since, fix = "run began", f"Restore it; or remove {self._place.folder}, which holds the new vectors."
             raise MigrationError(
-                f"{self._shown} was written to since the {since}, and cannot be read: {error.problem}", fix
+                f"{self._subject} was written to since the {since}, and cannot be read: {error.problem}", fix
             ) from error
 
     @property
@@ -223,7 +198,7 @@ class FileDatabase(Database):
             self._place.check_unchanged(self._record())
         elif self._stage is Stage.SWITCHED and self.changed_since_switch():
             raise MigrationError(
-                f"{self._shown} was written to since the switch, so that its rows are no longer those of the run.",
+                f"{self._subject} was written to since the switch, so that its rows are no longer those of the run.",
                 "Keep it by `drop_old`, or undo these writes.",
             )
 
@@ -231,7 +206,7 @@ class FileDatabase(Database):
         return fingerprint(self._place.path) != self._record().built
 
     def _new_vectors(self) -> RowVectors:
-        refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._shown)
+        refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._subject)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -239,7 +214,7 @@ class FileDatabase(Database):
 
     def _record(self) -> MigrationRecord:
         record = self._place.record()
-        refusals.refuse(record is None, "untouched", self._shown)
+        refusals.refuse(record is None, "untouched", self._subject)
         assert record is not None
         return record
 
@@ -247,15 +222,13 @@ class FileDatabase(Database):
         self._stage = self._place.stage()
         return self._stage
 
-    @property
-    def _subject(self) -> object:
-        return self._shown
-
     def _made(self) -> NewVectors:
         record = self._record()
         return NewVectors(record.dim, record.element_type, record.note)
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[Block]:
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
@@ -274,7 +247,7 @@ class FileDatabase(Database):
         for start in range(0, self.n, most):
             yield RowRange.numbered("rows", start, min(start + most, self.n))
 
-    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+    def revise(self, rows: RowRange, batch: int, change: base.Change) -> list[base.WrittenFile]:
         new = self._new_vectors()
 
         def changed() -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]]:
@@ -290,7 +263,7 @@ class FileDatabase(Database):
         self.flush()
         return []
 
-    def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, PairedBlock]]:
+    def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, base.PairedBlock]]:
         new = self._new_vectors()
         for whole in self._pieces(rows.start, batch, True):
             piece = whole.until(rows.stop)
@@ -304,7 +277,7 @@ class FileDatabase(Database):
             vectors = new.read(numbers)
             vectors[~has_vector] = 0.0
             ids, modalities = masked(piece.ids, piece.valid), masked(piece.modalities, piece.valid)
-            yield numbers, PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
+            yield numbers, base.PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
 
     def _shown_rows(self) -> Self:
         """Return the rows of the file that readers see after the switch, which others may have replaced."""
@@ -325,24 +298,24 @@ class FileDatabase(Database):
         if self._stage is not Stage.SWITCHED:
             for block in self.scan("new", batch=batch):
                 every = np.ones(len(block.ids), bool)
-                yield NewBlock(block.ids, block.vectors, every, every, block.modalities)
+                yield NewBlock(block.ids, block.vectors, every, every)
             return
         shown = self._shown_rows()
         known, ids = self._all_ids(), shown._all_ids()
         before, now = self._other_fields(), shown._other_fields()
         for block in shown.scan("old", batch=batch):
-            old, new = among(block.ids, known), among(block.ids, ids)
-            yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new], block.modalities)
+            old, new = rows_of(block.ids, known), rows_of(block.ids, ids)
+            yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new])
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         shown = self._shown_rows()
         ids = shown._all_ids()
         full = pa.concat_arrays([ids.slice(0, 0), *(block.ids for block in shown.scan("old", batch=batch))])
         for block in self.scan("old", batch=batch):
-            lacking = among(block.ids, full) < 0
+            lacking = rows_of(block.ids, full) < 0
             if lacking.any():
                 missing = block.ids.filter(pa.array(lacking))
-                yield missing, among(missing, ids) >= 0
+                yield missing, rows_of(missing, ids) >= 0
 
     def _missing(self) -> int:
         return self.count("old") - self.count("new")
@@ -357,7 +330,7 @@ class FileDatabase(Database):
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._record().dim
         found, remaining = [Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)], len(ids)
         for block in self.scan(side, batch=max(64, _FETCH_BYTES // (4 * self.dim))) if remaining else ():
-            wanted = among(block.ids, ids) >= 0
+            wanted = rows_of(block.ids, ids) >= 0
             if wanted.any():
                 labels = masked(block.modalities, wanted)
                 found.append(Block(masked(block.ids, wanted), block.vectors[wanted], labels, 0))
@@ -376,12 +349,12 @@ class FileDatabase(Database):
         return self._counted
 
     def repeated_ids(self) -> list[str]:
-        return repeated(self._all_ids())
+        return base.repeated(self._all_ids())
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
         out = np.full(len(ids), -1, np.int64)
         for piece in self._pieces(0, _ID_ROWS, False):
-            places = among(ids, piece.ids)
+            places = rows_of(ids, piece.ids)
             out = np.where(places >= 0, piece.start + places, out)
             if (out >= 0).all():
                 break
@@ -392,10 +365,10 @@ class FileDatabase(Database):
         self._place.check_names()
         check_owner(self._place.path)
         needed = self._needed_bytes(new.dim, new.element_type)
-        if (free := self._free_bytes() or 0) < needed:
+        if (free := self.free_bytes() or 0) < needed:
             raise StorageError(
-                f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
-                f"file need {needed:,}.",
+                f"There are {free:,} bytes free on the disk of {self._subject}, and the new vectors and the complete "
+                f"new file need {needed:,}.",
                 "Free disk space, or pass `element_type='float16'`.",
             )
 
@@ -434,7 +407,7 @@ class FileDatabase(Database):
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""
-        refusals.refuse(self._stage is Stage.SWITCHED, "switched", self._shown)
+        refusals.refuse(self._stage is Stage.SWITCHED, "switched", self._subject)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -446,20 +419,18 @@ class FileDatabase(Database):
 
     def build_index(self) -> str | None:
         """Write the complete new file to the hidden folder, so that the switch only exchanges names."""
-        self._call(self._complete_new_file)
-        return self._describe_index()
-
-    def _complete_new_file(self) -> None:
         if self._stage is Stage.PREPARED:
-            record = self._record()
-            if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
-                self._place.check_unchanged(record)
-                new = self._new_vectors()
-                refusals.refuse(n := self._missing(), "missing", self._shown, n=n)
-                new.flush()
-                self._build(new)
-                record.built = fingerprint(self._place.other)
-                self._place.keep(record)
+            with self._errors():
+                record, other = self._record(), self._place.other
+                if record.built is None or not other.exists() or fingerprint(other) != record.built:
+                    self._place.check_unchanged(record)
+                    new = self._new_vectors()
+                    refusals.refuse(n := self._missing(), "missing", self._subject, n=n)
+                    new.flush()
+                    self._build(new)
+                    record.built = fingerprint(other)
+                    self._place.keep(record)
+        return self._describe_index()
 
     def _describe_index(self) -> str | None:
         return None
@@ -507,7 +478,7 @@ class FileDatabase(Database):
 # ---- rows of a file --------------------------------------------------------------------------------------------------
 
 
-def path_of(address: Address, schemes: tuple[str, ...]) -> str:
+def path_of(address: base.Address, schemes: tuple[str, ...]) -> str:
     """Return the path in an address: the part after ``scheme://``, or the whole address."""
     text = re.sub(rf"^({'|'.join(schemes)})://", "", address.text, flags=re.IGNORECASE)
     return text.rstrip("/") or text
@@ -546,21 +517,6 @@ def masked(column: pa.Array | None, mask: np.ndarray) -> pa.Array | None:
     if column is None or mask.all():
         return column
     return column.filter(pa.array(mask))
-
-
-def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``known``; -1 if it is missing."""
-    import pyarrow.compute as pc
-
-    if not len(known):
-        return np.full(len(ids), -1)
-    try:
-        positions = pc.index_in(ids.cast(known.type), value_set=known)
-    except pa.ArrowInvalid as error:
-        raise IdError(
-            f"The ids are of type {ids.type}, not {known.type}.", "Pass ids in the type that a scan returns."
-        ) from error
-    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def read_labels(spec: str) -> pa.Array:
@@ -617,12 +573,11 @@ class RowVectors:
             raise DtypeError(
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
-        with self._lock:
-            if stored is not None:
-                for start, stop in _ranges(rows):
+        with self._lock:  # of the position in both files
+            for start, stop in _ranges(rows):
+                if stored is not None:
                     self._file.seek(self._at(rows[start]))
                     write_all(self._file, stored[start:stop])
-            for start, stop in _ranges(rows):
                 self._marks.seek(int(rows[start]))
                 write_all(self._marks, np.full(stop - start, vectors is not None))
 
@@ -646,7 +601,7 @@ class RowVectors:
 
     def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
         view, got = out.reshape(-1).view(np.uint8).data, 0
-        with _refusing(f"while reading {stream.name}", FileError):
+        with refusing(f"while reading {stream.name}", FileError):
             stream.seek(position)
             while got < len(view):
                 if not (count := stream.readinto(view[got:])):
@@ -680,7 +635,7 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
 def fingerprint(path: Path) -> str:
     """Return a digest that identifies a file or folder of files, from names, sizes and samples of the contents."""
     digest = hashlib.sha256()
-    with _refusing(f"while reading {path}", FileError):
+    with refusing(f"while reading {path}", FileError):
         for file in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
             size = file.stat().st_size
             name = file.relative_to(path).as_posix() if file is not path else ""
@@ -742,7 +697,7 @@ class HiddenFolder:
 
     def _recover(self) -> None:
         """Complete an interrupted removal, and undo or complete an exchange that was several renames."""
-        with _refusing(f"while repairing an interrupted switch or removal of {self.path}"):
+        with refusing(f"while repairing an interrupted switch or removal of {self.path}", StorageError):
             if _is_ours(self._dropped):
                 shutil.rmtree(self._dropped)
             if os.path.lexists(self._renamed):

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.refusals import describe_refusal
+from congruence._utils.refusals import refusing
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -82,11 +82,7 @@ _ERRORS: dict[str, tuple[type[CongruenceError], str, str]] = {
         "Got an error from {place}: {reason}",
         "Fix the cause that the database reports, and run it again.",
     ),
-    "damaged": (
-        CorruptFileError,
-        "{place} is damaged, or of another kind ({reason}).",
-        "Restore it from a backup.",
-    ),
+    "damaged": (CorruptFileError, "{place} is damaged, or of another kind ({reason}).", "Restore it from a backup."),
 }
 
 
@@ -155,8 +151,5 @@ def check_shape(vectors: np.ndarray, shape: tuple[int, int]) -> None:
 
 def check_writable(folder: Path) -> None:
     """Raise StorageError if no file can be created in a folder."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StorageError(describe_refusal(error, f"while creating a file in {folder}")) from error
+    with refusing(f"while creating a file in {folder}", StorageError), tempfile.TemporaryFile(dir=folder):
+        pass

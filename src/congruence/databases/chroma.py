@@ -13,40 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    MARK_KEY,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    folder_in,
-    mark_in,
-    own_metadata,
-    space_in,
-    texts,
-    with_key,
-)
+from congruence.databases._base import MARK_KEY, Address, Block, Capabilities, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, FileError
 
-#: Environment variable with the server's token, which is not allowed in an address.
-API_KEY = "CHROMA_API_KEY"
-
-#: Number of rows from which the metadata keys are determined.
-_SAMPLE = 1000
-
-#: Fields of a record besides its id and vector.
-_FIELDS = ["metadatas", "documents", "uris"]
+API_KEY = "CHROMA_API_KEY"  # environment variable with the server's token, which is not allowed in an address
+_SAMPLE = 1000  # number of rows from which the metadata keys are determined
+_FIELDS = ["metadatas", "documents", "uris"]  # fields of a record besides its id and vector
 
 #: Suffix of the collection whose metadata is the mark: Chroma cannot remove all metadata of a collection.
 _MARK = "__congruence_tag"
 
-#: Free bytes with less than which a folder cannot be written.
-_ROOM = 2**20
+_ROOM = 2**20  # free bytes with less than which a folder cannot be written
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
@@ -67,8 +47,8 @@ class Chroma(CollectionDatabase):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
-        self._address, self._token = with_key(address, API_KEY)
-        self._folder = folder_in(address) if address.scheme == "chroma" else None
+        self._address, self._token = base.with_key(address, API_KEY)
+        self._folder = base.folder_in(address) if address.scheme == "chroma" else None
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
             if not (self._folder / "chroma.sqlite3").is_file():  # the client would create a new folder
@@ -113,7 +93,7 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        if self._folder is not None and (self._free_bytes() or 0) < _ROOM:  # not all of its errors say so
+        if self._folder is not None and (self.free_bytes() or 0) < _ROOM:  # not all of its errors say so
             return refusals.refusal("full disk", where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
@@ -132,7 +112,7 @@ class Chroma(CollectionDatabase):
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
         name, known = ROLE.sub("", collection) + _MARK, self._call(self._client.list_collections)
         found = [one for one in known if one.name == name and _is_mark(one)]
-        mark = mark_in(found[0].metadata[MARK_KEY]) if found else {}
+        mark = base.mark_in(found[0].metadata[MARK_KEY]) if found else {}
         ours = [str(one.id) for one in known if one.name == collection]
         return mark if mark.get("id") in (None, *ours) else {}
 
@@ -143,12 +123,11 @@ class Chroma(CollectionDatabase):
 
     def _settings(self, collection: str) -> Mapping[str, object]:
         found = self._open(collection)
-        return {"metadata": own_metadata(found.metadata), "configuration": _index_of(found)}
+        return {"metadata": base.own_metadata(found.metadata), "configuration": _index_of(found)}
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
-        if self._table + _MARK in self._names():
-            raise refusals.refusal("not ours", self._table + _MARK)
+        refusals.refuse(self._table + _MARK in self._names(), "not ours", self._table + _MARK)
 
     def _width(self, collection: Any) -> int:
         return 0  # a block has the width of its vectors
@@ -195,7 +174,7 @@ class Chroma(CollectionDatabase):
         vectors = [record["embeddings"] for record in records] if records else np.empty((0, width))
         modalities = None
         if self._modality is not None:
-            modalities = texts((record["metadatas"] or {}).get(self._modality) for record in records)
+            modalities = base.texts((record["metadatas"] or {}).get(self._modality) for record in records)
         rows = np.ascontiguousarray(vectors, np.float32)
         return Block(pa.array(ids, pa.large_string()), rows, modalities, ids[-1] if ids else "")
 
@@ -220,8 +199,7 @@ class Chroma(CollectionDatabase):
             distance=_DISTANCES.get(str(config.get("space"))),
             index=f"{kind.upper()} ({parameters})",
             id_type="text",
-            space=space_in(old.metadata, self._table),
-            free_bytes=self._free_bytes(),
+            space=base.space_in(old.metadata, self._table),
         )
 
     def _count(self, collection: Any, *, all_rows: bool = False) -> int:
@@ -243,7 +221,7 @@ class Chroma(CollectionDatabase):
             place.new,
             embedding_function=None,  # that of the old collection belongs to the old model
             configuration=_index_of(old),
-            metadata=own_metadata(old.metadata) or None,
+            metadata=base.own_metadata(old.metadata) or None,
         )
         # Names may change, and others may use ours.
         metadata = {MARK_KEY: json.dumps({**mark, "id": str(made.id)})}

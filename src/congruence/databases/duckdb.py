@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -17,28 +17,9 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    MARK_KEY,
-    NEW,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    Stage,
-    VectorSide,
-    as_ids,
-    matrix_of,
-    quoted,
-    space_in,
-    time_scratch,
-)
+from congruence.databases._base import NEW, OLD, Address, Block, Cursor, Name, NewVectors, Stage, VectorSide, quoted
 from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
@@ -52,8 +33,7 @@ from congruence.errors import (
 )
 from congruence.io import SPACE_KEY
 
-#: Number of row ids that are searched at once for the next row after an empty range.
-_GAP_ROWS = 2**20
+_GAP_ROWS = 2**20  # number of row ids that are searched at once for the next row after an empty range
 
 #: Errors of the system that a write may end with.
 _DISK = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS, errno.EIO)
@@ -67,10 +47,16 @@ _HERE = "WHERE database_name = current_database()"
 _OF_TABLE = f"{_HERE} AND schema_name = $1 AND table_name = $2"
 
 #: The steps that are left, by stage.
-_LEFT = {
-    Stage.UNTOUCHED: ("run",),
-    Stage.PREPARED: ("switch", "discard"),
-    Stage.SWITCHED: ("rollback", "drop-old"),
+_LEFT = {Stage.UNTOUCHED: ("run",), Stage.PREPARED: ("switch", "discard"), Stage.SWITCHED: ("rollback", "drop-old")}
+
+
+_ONWARD = (("switch", "show new"), ("rollback", "show old"), ("drop-old", "show new"), ("drop-old", "drop old"))
+
+#: The changes of the steps that are left, by stage, each path up to its end.
+_PATHS = {
+    Stage.UNTOUCHED: ((("run", "create"), *_ONWARD),),
+    Stage.PREPARED: (_ONWARD, (("discard", "drop new"),)),
+    Stage.SWITCHED: ((("rollback", "show old"), ("rollback", "drop new")), (("drop-old", "drop old"),)),
 }
 
 
@@ -94,7 +80,7 @@ class DuckDB(ColumnDatabase):
 
     kind = "duckdb"
     searches_by = "cosine"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column",
         concurrent_writes=False,
         follows_deletes=True,
@@ -108,6 +94,7 @@ class DuckDB(ColumnDatabase):
         self._duckdb = require("duckdb", extra="duckdb")
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
+        self._subject = self._place
         self._folder = self._place.absolute().parent
         if not self._place.is_file():
             raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")
@@ -150,8 +137,7 @@ class DuckDB(ColumnDatabase):
         coded = [one for one in vectors if columns[one].startswith("TINYINT")]
         options: dict[str, Any] = {"vectors": vectors, "coded": coded, "keys": keys[0][0] if keys else []}
         column, ids = choose_columns(columns, name, column, ids, modality, **options)
-        if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
-            raise refusals.refusal("ids", ids, kind=columns[ids])
+        refusals.refuse(columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"), "ids", ids, kind=columns[ids])
         return DuckTable(schema, name, column, ids, columns[ids], modality)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -204,28 +190,19 @@ class DuckDB(ColumnDatabase):
     def _columns(self) -> dict[str, DuckColumn]:
         return self._columns_of(self._table.schema, self._table.name)
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _column_names(self) -> Collection[str]:
         return self._columns()
 
     def _made(self) -> NewVectors:
         return self._made_of(self._columns())
 
-    def _mark_in(self, columns: Mapping[str, DuckColumn]) -> dict[str, Any]:
+    def _mark_of(self, columns: Mapping[str, DuckColumn]) -> dict[str, Any]:
         """Return what the comment of the hidden column says: width and note, and the old column's own comment."""
         stage, old, new = self._names(columns)
-        hidden = old if stage is Stage.SWITCHED else new
-        try:
-            mark: dict[str, Any] = json.loads(columns[hidden].comment)[MARK_KEY]
-            return {**mark, "dim": int(mark["dim"]), "note": {str(k): str(v) for k, v in mark["note"].items()}}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._unmarked() from error
+        return self._mark_in(columns[old if stage is Stage.SWITCHED else new].comment)
 
     def _made_of(self, columns: Mapping[str, DuckColumn]) -> NewVectors:
-        mark, kind = self._mark_in(columns), columns[self._name("new", columns)].type
+        mark, kind = self._mark_of(columns), columns[self._name("new", columns)].type
         return NewVectors(mark["dim"], "int8" if kind.startswith("TINYINT") else "float32", mark["note"])
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
@@ -247,27 +224,22 @@ class DuckDB(ColumnDatabase):
         all_conditions = [*([] if self._rows is None else [f"({self._rows}\n)"]), *conditions]
         return f"WHERE {' AND '.join(all_conditions)}" if all_conditions else ""
 
-    def info(self) -> DatabaseInfo:
+    def info(self) -> base.DatabaseInfo:
         old, dim = self._side("old")
         columns = self._columns()
         stage, _, new = self._names(columns)
         others = [name for name in columns if name not in (old, new)]
-        comment = self._mark_in(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
+        comment = self._mark_of(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
         several = any(_VECTOR.fullmatch(columns[name].type) for name in others)
         full, rows = self.count(), self._number(f"count(*) AS n FROM {self._table.path} {self._where()}")
-        try:
-            metadata = json.loads(comment)
-        except ValueError:
-            metadata = {}
-        return DatabaseInfo(
+        return base.DatabaseInfo(
             place=f"{self._place}, {self._table.schema}.{self._table.name}" + (f".{self._column}" if several else ""),
             rows=full,
             rows_without=rows - full,
             dim=dim,
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
-            space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
-            free_bytes=self._free_bytes(),
+            space=base.space_in(comment, self._place),
         )
 
     def _vectors(self, column: str, dim: int) -> str:
@@ -285,9 +257,10 @@ class DuckDB(ColumnDatabase):
         start: int = -1
         stop: int | None = self._number(f"max(rowid) AS n FROM {self._table.path}")
         if after is not None:
-            if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
-                raise refusals.refusal("cursor", after)
-            start, stop = int(after[0]), int(after[1])
+            position: Any = after
+            good = isinstance(position, list) and [type(number) for number in position] == [int, int]
+            refusals.refuse(not good, "cursor", after)
+            start, stop = position
         full = f"{quoted(columns[0][0])} IS NOT NULL"
         rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
         query = f"SELECT {self._selected(*columns)} {rows}"
@@ -302,7 +275,9 @@ class DuckDB(ColumnDatabase):
                 following = self._number(f"min(rowid) AS n {rows}", start, end)
                 start = end if following is None else following - 1
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = base.BATCH
+    ) -> Iterator[Block]:
         for page, cursor in self._pages([self._side(side)], after, batch):
             yield self._block(page, cursor)
 
@@ -313,7 +288,7 @@ class DuckDB(ColumnDatabase):
 
     def _ids_of(self, page: pa.Table) -> pa.Array:
         refusals.check_ids(page["c0"], self._table.ids, self._place)
-        return as_ids(_combined(page["c0"]))
+        return base.as_ids(_combined(page["c0"]))
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         column, dim = self._side(side)
@@ -372,7 +347,7 @@ class DuckDB(ColumnDatabase):
         columns = self._columns()
         _, old, column = self._names(columns)
         kind = self._type_like(columns[old].type, new.dim, new.element_type)
-        comment = json.dumps({MARK_KEY: {"dim": new.dim, "note": new.note}})
+        comment = json.dumps({base.MARK_KEY: {"dim": new.dim, "note": new.note}})
         self._run(
             f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(column)} {kind}",
             f"COMMENT ON COLUMN {self._table.path}.{quoted(column)} IS {literal(comment)}",
@@ -390,7 +365,7 @@ class DuckDB(ColumnDatabase):
     def exact(self) -> bool:
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         columns, name, table = self._columns(), self._column, self._table
         stage, column = self._names(columns)[0], columns[name]
 
@@ -428,30 +403,20 @@ class DuckDB(ColumnDatabase):
             except self._duckdb.Error:
                 found.append(("switch", f"the default {column.default} of {name}, which is no {kind}"))
         if not found:
-            for path in self._paths(stage, new):
+            for path in _PATHS[stage]:
                 if {step for step, _ in path} & {*steps}:
                     found += self._rehearse(new, path)
         return found
 
-    def _paths(self, stage: Stage, new: NewVectors) -> list[list[tuple[str, Callable[[], None]]]]:
-        """Return the steps that are left, each path up to its end."""
-
-        def switch() -> None:
-            self._rename(NEW, OLD)
-
-        def drop() -> None:
-            self._drop(self._column + OLD)
-
-        rollback, discard = lambda: self._rename(OLD, NEW), lambda: self._drop(self._column + NEW)
-        if stage is Stage.SWITCHED:
-            return [[("rollback", rollback), ("rollback", discard)], [("drop-old", drop)]]
-        onward = [("switch", switch), ("rollback", rollback), ("drop-old", switch), ("drop-old", drop)]
-        if stage is Stage.PREPARED:
-            return [onward, [("discard", discard)]]
-        return [[("run", lambda: self._create(new)), *onward]]
-
-    def _rehearse(self, new: NewVectors, steps: list[tuple[str, Callable[[], None]]]) -> list[tuple[str, str]]:
+    def _rehearse(self, new: NewVectors, steps: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
         """Return why DuckDB refuses one of the steps, or which view or macro one of them breaks; all are undone."""
+        changes = {
+            "create": lambda: self._create(new),
+            "show new": lambda: self._rename(NEW, OLD),
+            "show old": lambda: self._rename(OLD, NEW),
+            "drop new": lambda: self._drop(self._column + NEW),
+            "drop old": lambda: self._drop(self._column + OLD),
+        }
         columns = self._columns()
         stage, old, _ = self._names(columns)
         hidden, type_ = {self._column + OLD, self._column + NEW}, columns[old].type
@@ -463,7 +428,7 @@ class DuckDB(ColumnDatabase):
         self._rehearsing = True
         try:
             for step, change in steps:
-                change()
+                changes[change]()
                 for path, before in shown.items():
                     after = self._shown_by(path)
                     if isinstance(after, str):
@@ -484,9 +449,9 @@ class DuckDB(ColumnDatabase):
         return []
 
     def _triggers(self) -> list[dict[str, str]]:
+        if int(self._duckdb.__version__.partition(".")[0]) < 2:
+            return []
         query = f"SELECT trigger_name AS name FROM duckdb_triggers() {_OF_TABLE}"
-        if not self._number("count(*) AS n FROM duckdb_functions() WHERE function_name = 'duckdb_triggers'"):
-            return []  # before DuckDB 2
         return list(self._read(query, self._table.schema, self._table.name).to_pylist())
 
     def _readers(self) -> dict[str, str]:
@@ -505,7 +470,7 @@ class DuckDB(ColumnDatabase):
             for schema, name in [
                 key for key, text in rest.items() if mentions.search(text.partition(" AS ")[2] or text)
             ]:
-                readers[f"{quoted(schema)}.{quoted(name)}"] = rest.pop((schema, name))
+                readers[quoted(schema, name)] = rest.pop((schema, name))
                 names.append(name)
         return readers
 
@@ -528,7 +493,7 @@ class DuckDB(ColumnDatabase):
                 connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
             return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
 
-        return time_scratch(self._place.absolute().parent, make, vectors, element_type)
+        return base.time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         column, dim = self._side(side)
@@ -559,9 +524,8 @@ class DuckDB(ColumnDatabase):
     def _without_indices(self, *statements: str) -> None:
         """Run statements that DuckDB does not allow on indexed tables: without the indexes, in one transaction."""
         indices = self._indices()
-        schema = quoted(self._table.schema)
         self._run(
-            *(f"DROP INDEX {schema}.{quoted(index['name'])}" for index in indices),
+            *(f"DROP INDEX {quoted(self._table.schema, index['name'])}" for index in indices),
             *statements,
             *(index["sql"] for index in indices if not self._rehearsing),
         )
@@ -570,7 +534,7 @@ class DuckDB(ColumnDatabase):
         """Exchange the names; NOT NULL, the default and the comment stay with the name that readers use."""
         columns, path = self._columns(), self._table.path
         name, away, back = (quoted(self._column + suffix) for suffix in ("", hidden, shown))
-        readers, mark = columns[self._column], self._mark_in(columns)
+        readers, mark = columns[self._column], self._mark_of(columns)
         kept = mark.pop("comment", "")
         if shown == NEW:
             made, coming = self._made_of(columns), columns[self._hidden(NEW)].type
@@ -587,7 +551,7 @@ class DuckDB(ColumnDatabase):
         statements = [
             f"ALTER TABLE {path} RENAME COLUMN {name} TO {away}",
             f"ALTER TABLE {path} RENAME COLUMN {back} TO {name}",
-            f"COMMENT ON COLUMN {path}.{away} IS {literal(json.dumps({MARK_KEY: mark}))}",
+            f"COMMENT ON COLUMN {path}.{away} IS {literal(json.dumps({base.MARK_KEY: mark}))}",
             f"COMMENT ON COLUMN {path}.{name} IS {literal(comment) if comment else 'NULL'}",
         ]
         if readers.required:
@@ -620,7 +584,7 @@ class DuckTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return quoted(self.schema, self.name)
 
     @property
     def id_text(self) -> str:
@@ -640,5 +604,5 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of vectors as a matrix, with zeros for null vectors."""
-    rows, has = matrix_of(_combined(column))
+    rows, has = base.matrix_of(_combined(column))
     return np.ascontiguousarray(rows if has.all() else np.where(has[:, None], rows, np.float32(0)))

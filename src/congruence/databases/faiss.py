@@ -55,20 +55,19 @@ class Faiss(FileDatabase):
     def _reopen(self) -> None:
         self._new_index: faiss.Index | None = None
         self._index = read_index(self._original)
-        self._stored = StoredVectors(self._index, self._shown)
+        self._stored = StoredVectors(self._index, self._subject)
         self.n, self.dim = self._stored.n, self._stored.dim
         if not self.n and self._place.record() is None:  # else others have emptied it
-            raise ShapeError(f"The index {self._shown} is empty.", "Check the path.")
+            raise ShapeError(f"The index {self._subject} is empty.", "Check the path.")
 
     def info(self) -> DatabaseInfo:
         return DatabaseInfo(
-            place=self._shown,
+            place=self._subject,
             rows=self.n,
             dim=self.dim,
             distance="l2" if self._stored.inner.metric_type == 1 else "dot",
             index=describe_index(self._stored.inner, self._stored.id_map),
             id_type="int",
-            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
@@ -103,7 +102,7 @@ class Faiss(FileDatabase):
         switched = self._stage is Stage.SWITCHED
         if side == "new" and self._new_index is None:
             if self._record().built is None and not switched:
-                raise MigrationError(f"There is no new index beside {self._shown}.", "Build it first (build_index).")
+                raise MigrationError(f"There is no new index beside {self._subject}.", "Build it first (build_index).")
             self._new_index = read_index(self._place.path if switched else self._place.other)
         index: faiss.Index = self._index if side == "old" else self._new_index
         _, ids = index.search(np.ascontiguousarray(queries, np.float32), k, params=_search_parameters(index))

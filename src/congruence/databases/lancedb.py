@@ -21,36 +21,9 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.lance_urls import lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    NEW,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Change,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewBlock,
-    NewVectors,
-    PairedBlock,
-    RowRange,
-    Stage,
-    VectorSide,
-    WrittenFile,
-    as_ids,
-    matrix_of,
-    note_in,
-    owned,
-    pack,
-    repeated,
-    rows_of,
-    space_in,
-    time_scratch,
-    unpack,
-)
+from congruence.databases._base import NEW, OLD, Block, Name, NewVectors, PairedBlock, Stage, VectorSide, WrittenFile
 from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
@@ -68,14 +41,9 @@ if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileWriter
 
-#: Maximum number of attempts at a change that conflicts with commits of other clients.
-_ATTEMPTS = 12
-
-#: Number of rows of a column's file that are written at a time.
-_ROWS = 4096
-
-#: Key of the note in the new column's metadata.
-NOTE = "congruence.note"
+_ATTEMPTS = 12  # maximum number of attempts at a change that conflicts with commits of other clients
+_ROWS = 4096  # number of rows of a column's file that are written at a time
+NOTE = "congruence.note"  # key of the note in the new column's metadata
 
 #: Key of the table's space in the metadata of the old column, while readers see the new vectors.
 _OLD_SPACE = SPACE_KEY + OLD
@@ -83,8 +51,7 @@ _OLD_SPACE = SPACE_KEY + OLD
 #: Metadata key of a column's Arrow extension type.
 EXTENSION, _DETAILS = "ARROW:extension:name", "ARROW:extension:metadata"
 
-#: Key of the extension type that the user's column has, in the new column's metadata.
-_OWN_TYPE = "congruence.type"
+_OWN_TYPE = "congruence.type"  # key of the extension type that the user's column has, in the new column's metadata
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
 _DAMAGE = re.compile(
@@ -114,7 +81,7 @@ class LanceDB(ColumnDatabase):
 
     kind = "lancedb"
     searches_by = "l2"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column",
         follows_deletes=True,
         shared=True,
@@ -124,10 +91,10 @@ class LanceDB(ColumnDatabase):
     by_ranges = True
     _version = 0
 
-    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+    def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
         self._place, self._rows = find_table(address, table), rows
-        self._folder = self._place.folder
+        self._subject, self._folder = self._place, self._place.folder
         data = self._open()
         primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)
@@ -165,10 +132,6 @@ class LanceDB(ColumnDatabase):
             return FileError(f"There is no Lance table at {place}.", "Check the path.")
         return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _column_names(self) -> Collection[str]:
         return list(self._open().schema.names)
 
@@ -184,7 +147,7 @@ class LanceDB(ColumnDatabase):
         data, new = self._latest("new")
         return data, self._name("old", data.schema.names), new
 
-    def info(self) -> DatabaseInfo:
+    def info(self) -> base.DatabaseInfo:
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
@@ -198,7 +161,7 @@ class LanceDB(ColumnDatabase):
             total = data.count_rows(self._rows)
             rows = data.count_rows(self._having(old))
             index = find_index(data, old)
-            return DatabaseInfo(
+            return base.DatabaseInfo(
                 place=str(self._place) + (f":{self._column}" if several else ""),
                 rows=rows,
                 dim=dim_of(value_type),
@@ -207,8 +170,7 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                space=space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
-                free_bytes=self._free_bytes(),
+                space=base.space_in({**stated, **({SPACE_KEY: kept} if kept else {})}, self._place),
             )
 
     def _made(self) -> NewVectors:
@@ -217,22 +179,23 @@ class LanceDB(ColumnDatabase):
         kind, note = schema.field(new).type, decoded_metadata(schema.field(new).metadata).get(NOTE)
         if note is None:
             raise self._unmarked()
-        return NewVectors(dim_of(kind), element_type_of(kind), note_in(note))
+        return NewVectors(
+            dim_of(kind), element_type_of(kind), {key: str(value) for key, value in base.json_in(note).items()}
+        )
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
         return condition if self._rows is None else f"({self._rows}) AND {condition}"
 
     def _pieces(
-        self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
+        self, data: lance.LanceDataset, columns: list[str], after: base.Cursor | None, batch: int
     ) -> Iterator[LancePiece]:
         """Yield the rows after a cursor, in table order."""
         fragments, last_read = data.get_fragments(), np.uint64(0)
         if after is not None:
             position: Any = after
             good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
-            if not good or len(position) != 2:
-                raise refusals.refusal("cursor", after)
+            refusals.refuse(not good or len(position) != 2, "cursor", after)
             number, offset = position
             index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
@@ -253,13 +216,16 @@ class LanceDB(ColumnDatabase):
                 piece = found.slice(start, batch)
                 refusals.check_ids(piece.column(0), self._ids, self._place)
                 yield LancePiece(
-                    owned(as_ids(piece.column(0))),  # else it would keep its whole batch, with the vectors, in memory
-                    [matrix_of(piece.column(1 + k)) for k in range(len(columns))],
+                    # Else it would keep its whole batch, with the vectors, in memory.
+                    base.owned(base.as_ids(piece.column(0))),
+                    [base.matrix_of(piece.column(1 + k)) for k in range(len(columns))],
                     piece.column(1 + len(columns)).cast(pa.large_string()) if modalities else None,
                     np.asarray(piece.column(piece.num_columns - 1)),
                 )
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = base.BATCH
+    ) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
         data, column = self._latest(side)
         with self._errors():
@@ -267,23 +233,23 @@ class LanceDB(ColumnDatabase):
                 piece = whole.where(whole.vectors[0][1])
                 if len(piece.ids):
                     last = whole.addresses[-1:]
-                    cursor: Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
+                    cursor: base.Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         (data, column), start, rows = self._latest(side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
-                positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
+                positions = pc.index_in(base.as_ids(piece.column(0)), value_set=ids)
                 rows += (np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
                 start += len(piece)
             columns = [self._ids, column, *([self._modality] if self._modality else [])]
             taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
             (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
-            vectors, has = matrix_of(found.column(1))
+            vectors, has = base.matrix_of(found.column(1))
             mask = pa.array(has)
             modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
-            return Block(as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+            return Block(base.as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
         data, column = self._latest(side)
@@ -296,14 +262,14 @@ class LanceDB(ColumnDatabase):
         with self._errors():
             return int(data.count_rows(f"{quoted(other)} IS NOT NULL AND {quoted(lacking)} IS NULL"))
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        data, old, new = self._both()
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        data, *names = self._both()
         with self._errors():
-            for whole in self._pieces(data, [new, old], None, batch):
+            for whole in self._pieces(data, names if side == "old" else names[::-1], None, batch):
                 piece = whole.where(whole.vectors[0][1])
                 if len(piece.ids):
-                    (rows, same), (_, has_old) = piece.vectors
-                    yield NewBlock(piece.ids, numbers_of(rows), has_old, same, piece.modalities)
+                    (rows, every), (others, has) = piece.vectors
+                    yield Block(piece.ids, numbers_of(rows), piece.modalities, 0), numbers_of(others), has, every
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""
@@ -323,14 +289,13 @@ class LanceDB(ColumnDatabase):
     def repeated_ids(self) -> list[str]:
         with self._errors():
             table = self._open().to_table(columns=[quoted(self._ids)], filter=self._rows)
-        return repeated(as_ids(table.column(0).combine_chunks())) if len(table) else []
+        return base.repeated(base.as_ids(table.column(0).combine_chunks())) if len(table) else []
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
         if self._open().data_storage_version in ("0.1", "legacy"):
             raise DatabaseError(
-                f"{self._place} is in Lance's legacy file format.",
-                "Copy the table with a current version of LanceDB.",
+                f"{self._place} is in Lance's legacy file format.", "Copy the table with a current version of LanceDB."
             )
 
     def _create(self, new: NewVectors) -> None:
@@ -355,7 +320,7 @@ class LanceDB(ColumnDatabase):
             return
 
         def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray | None]:
-            at = rows_of(block.ids, ids)
+            at = base.rows_of(block.ids, ids)
             return np.ones(len(at), bool), None if vectors is None else vectors[at]
 
         for _ in range(_ATTEMPTS):
@@ -375,7 +340,7 @@ class LanceDB(ColumnDatabase):
         for piece in stream(data, [self._ids], fragments=[fragment], batch_size=65_536, **options):
             offsets = offset_of(np.asarray(piece.column(1)))
             if ids is not None:
-                offsets = offsets[pc.is_in(as_ids(piece.column(0)), value_set=ids).to_numpy(zero_copy_only=False)]
+                offsets = offsets[pc.is_in(base.as_ids(piece.column(0)), value_set=ids).to_numpy(zero_copy_only=False)]
             found.append(offsets)
         return np.concatenate(found)
 
@@ -385,10 +350,10 @@ class LanceDB(ColumnDatabase):
             place = folder / "scratch.lance"
             with self._errors():
                 self._lance.write_dataset(pa.table({"id": np.arange(n), "vector": empty}), str(place))
-            return LanceDB(Address.parse(str(place)))
+            return LanceDB(base.Address.parse(str(place)))
 
         folder = self._place.folder
-        return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
+        return None if folder is None else base.time_scratch(folder.parent, make, vectors, element_type)
 
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry if others commit in between."""
@@ -420,12 +385,12 @@ class LanceDB(ColumnDatabase):
         index = find_index(data, column) or find_index(data, old)
         rows = np.asarray(queries, np.float32)
         if is_bits(data.schema.field(column).type):
-            metric, rows = {"metric": "hamming"}, pack(rows)
+            metric, rows = {"metric": "hamming"}, base.pack(rows)
         else:
             metric = {"metric": index.metric} if index and index.metric != "hamming" else {}
         with self._errors():
             return [
-                as_ids(
+                base.as_ids(
                     data.to_table(
                         columns=[quoted(self._ids)],
                         nearest={"column": quoted(column), "q": query, "k": k, **metric},
@@ -524,7 +489,7 @@ class LanceDB(ColumnDatabase):
             ours = {quoted(self._column): dict.fromkeys((NOTE, _OWN_TYPE))}
             self._change(lambda: self._open().update_field_metadata(ours))
 
-    def ranges(self, most: int) -> Iterator[RowRange]:
+    def ranges(self, most: int) -> Iterator[base.RowRange]:
         """Yield ranges of fragments, which are never divided."""
         self.flush()
         data = self._open()
@@ -537,9 +502,9 @@ class LanceDB(ColumnDatabase):
                 rows = 0
             bounds[-1] = (bounds[-1][0], number + 1)
             rows += count
-        return (RowRange.numbered("fragments", start, stop) for start, stop in bounds)
+        return (base.RowRange.numbered("fragments", start, stop) for start, stop in bounds)
 
-    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+    def revise(self, rows: base.RowRange, batch: int, change: base.Change) -> list[WrittenFile]:
         """Write a new column file for each fragment in which vectors change."""
         assert rows.stop is not None
         with self._errors():
@@ -682,7 +647,7 @@ class LanceLocation:
             (self.folder / "data" / name).unlink(missing_ok=True)
 
 
-def find_table(address: Address, table: str | None) -> LanceLocation:
+def find_table(address: base.Address, table: str | None) -> LanceLocation:
     """Return the location of a table."""
     if address.scheme not in ("", "lancedb"):
         uri, options = lance_location(address.text)
@@ -720,8 +685,8 @@ def find_columns(
     column, ids = choose_columns(kinds, place, column, ids, modality, **options)
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)):
-        raise refusals.refusal("ids", ids, kind=kind)
+    good = pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)
+    refusals.refuse(not good, "ids", ids, kind=kind)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
@@ -750,14 +715,14 @@ def dim_of(kind: pa.DataType) -> int:
 def numbers_of(stored: np.ndarray) -> np.ndarray:
     """Convert stored vectors to float32, shape (b, dim), C-contiguous; bits become 1 and -1."""
     if stored.dtype == np.uint8:
-        return unpack(stored, 8 * stored.shape[1])
+        return base.unpack(stored, 8 * stored.shape[1])
     return np.ascontiguousarray(stored, np.float32)
 
 
 def flat_of(vectors: np.ndarray, kind: pa.DataType) -> np.ndarray:
     """Return a flat copy of vectors as the values of a column of this type."""
     if is_bits(kind):
-        return pack(vectors).reshape(-1)
+        return base.pack(vectors).reshape(-1)
     return np.array(vectors, kind.value_type.to_pandas_dtype()).reshape(-1)
 
 
@@ -959,7 +924,7 @@ class ColumnWriter:
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
         options = {"fragments": [self._fragment], "batch_size": _ROWS}
         for batch in stream(self._data, [self._column], **options) if first else ():
-            at, (values, has) = offset_of(np.asarray(batch.column(1))), matrix_of(batch.column(0))
+            at, (values, has) = offset_of(np.asarray(batch.column(1))), base.matrix_of(batch.column(0))
             n = int(np.searchsorted(at, first))
             if n:
                 self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)

@@ -17,25 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    MARK_KEY,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    folder_in,
-    mark_in,
-    metadata_for_new,
-    own_metadata,
-    space_in,
-    texts,
-    wait_until_indexed,
-    with_key,
-)
+from congruence.databases._base import MARK_KEY, Address, Block, Capabilities, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
 
@@ -50,8 +34,7 @@ _LONG = ("load_collection", "create_index", "flush")
 #: request.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
 
-#: Number of rows read to find the names of dynamic fields.
-_SAMPLE = 1000
+_SAMPLE = 1000  # number of rows read to find the names of dynamic fields
 
 _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 
@@ -80,11 +63,7 @@ class MilvusSchema:
     fields: tuple[str, ...]  # the other fields, except those that Milvus computes from others
     json_fields: tuple[str, ...]  # those of type JSON, in which the client parses a string as JSON
     dynamic: bool  # whether rows may have further fields
-
-    @property
-    def without_vector(self) -> list[str]:
-        """Fields to request for a complete row without its vector."""
-        return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
+    without_vector: list[str]  # fields to request for a complete row without its vector
 
 
 class Milvus(CollectionDatabase):
@@ -106,8 +85,8 @@ class Milvus(CollectionDatabase):
             raise ParameterError(
                 argument="rows", got=rows, expected="a filter expression", fix='Pass `rows=…` such as kind == "image".'
             )
-        self._address, self._token = with_key(address, TOKEN)
-        self._folder = folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
+        self._address, self._token = base.with_key(address, TOKEN)
+        self._folder = base.folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_client()
@@ -118,6 +97,7 @@ class Milvus(CollectionDatabase):
         self._schema = self._schema_of(place.old, column)
         refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
+        self._id_type = pa.large_string() if self._schema.text_key else pa.int64()
         self._rows, self._modality = rows, modality
         if rows is not None:
             self._query(place.old, rows, [self._schema.key], limit=1)
@@ -213,7 +193,7 @@ class Milvus(CollectionDatabase):
             self._ask("load_collection", collection)
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
-        return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
+        return base.mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
     def _names(self) -> list[str]:
         return list(self._ask("list_collections"))
@@ -282,7 +262,8 @@ class Milvus(CollectionDatabase):
         others = tuple(name for name in kinds if name not in (key, column) and name not in computed)
         json_fields = tuple(name for name in others if kinds[name] == "JSON")
         dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])
-        return MilvusSchema(description, key, kinds[key] == "VARCHAR", str(column), dim, others, json_fields, dynamic)
+        facts = str(column), dim, others, json_fields, dynamic, [key, *others, *(["$meta"] if dynamic else [])]
+        return MilvusSchema(description, key, kinds[key] == "VARCHAR", *facts)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create the new collection with the old one's fields, functions and properties, but another width."""
@@ -303,7 +284,7 @@ class Milvus(CollectionDatabase):
             "create_collection",
             place.new,
             schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
-            properties=metadata_for_new(description.get("properties"), json.dumps(mark)),
+            properties=base.metadata_for_new(description.get("properties"), json.dumps(mark)),
             consistency_level=description.get("consistency_level", "Bounded"),
             **options,
         )
@@ -324,18 +305,12 @@ class Milvus(CollectionDatabase):
         return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
 
     def _settings(self, collection: str) -> Mapping[str, object]:
-        return {"properties": own_metadata(self._ask("describe_collection", collection)["properties"])}
+        return {"properties": base.own_metadata(self._ask("describe_collection", collection)["properties"])}
 
     def _complete(self) -> None:
-        """Index the new collection like the old one, keeping existing indexes, and load it."""
-        place = self._place()
-        self._index_like(place.old, place.new)
-        self._load(place.new)
-
-    def _show_old(self) -> None:
-        place = self._place()
-        self._index_like(place.new, place.old)
-        super()._show_old()
+        """Also load the new collection."""
+        super()._complete()
+        self._load(self._place().new)
 
     def _index_like(self, like: str, collection: str) -> None:
         existing = self._indexes(collection)
@@ -347,10 +322,6 @@ class Milvus(CollectionDatabase):
         if len(missing):
             # Waiting here would take half a second per index; build_index waits for all of them.
             self._ask("create_index", collection, missing, sync=False)
-
-    @property
-    def _id_type(self) -> pa.DataType:
-        return pa.large_string() if self._schema.text_key else pa.int64()
 
     def _query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
         self._load(collection)
@@ -420,7 +391,7 @@ class Milvus(CollectionDatabase):
     def _block(self, collection: str | None, records: list[dict[str, Any]], width: int) -> Block:
         ids = [row[self._schema.key] for row in records]
         vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
-        modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
+        modalities = None if self._modality is None else base.texts(row.get(self._modality) for row in records)
         return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
 
     def _store(self, collection: str, records: list[dict[str, Any]], vectors: np.ndarray) -> None:
@@ -451,8 +422,7 @@ class Milvus(CollectionDatabase):
             distance=_DISTANCES.get(str(metric)),
             index=index,
             id_type="text" if self._schema.text_key else "int",
-            space=space_in(description.get("properties"), place.old),
-            free_bytes=self._free_bytes(),
+            space=base.space_in(description.get("properties"), place.old),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
@@ -479,7 +449,7 @@ class Milvus(CollectionDatabase):
         self._complete()
         description = self._describe_index(new, self._schema.column)[1]
         if description:
-            wait_until_indexed(lambda: self._pending(new), repr(new))
+            base.wait_until_indexed(lambda: self._pending(new), repr(new))
         return description
 
     def _pending(self, collection: str) -> int:

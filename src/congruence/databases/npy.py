@@ -13,22 +13,13 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage
-from congruence.databases._files import (
-    FILES,
-    FileDatabase,
-    FilePiece,
-    RowVectors,
-    number_type,
-    path_of,
-    read_labels,
-)
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, number_type, path_of, read_labels
 from congruence.embeddings import Space
 from congruence.io import read_ids
 from congruence.io.npy import NpySource
 from congruence.io.reading import write_all
 
-#: Bytes of vectors that are turned into parts of columns at a time.
-_COLUMN_BYTES = 64 * 2**20
+_COLUMN_BYTES = 64 * 2**20  # bytes of vectors that are turned into parts of columns at a time
 
 
 class Npy(FileDatabase):
@@ -48,6 +39,8 @@ class Npy(FileDatabase):
         what = "an .npy file, which is a single matrix that is mapped as a whole"
         refusals.check_options(what, table=table, column=column, rows=rows)
         self._open_path(path)
+        self._space_file = self._place.path.with_name(self._place.path.name + ".space.json")
+        self._kept_space_file = self._place.folder / "space.json"
         ids, modality = self._remember(ids, modality)
         self._open_rows()
         self._beside = {} if ids is None else {"ids": read_ids(ids)}
@@ -69,13 +62,12 @@ class Npy(FileDatabase):
         ids = self._beside.get("ids")
         text = ids is not None and not pa.types.is_integer(ids.type)
         return DatabaseInfo(
-            place=self._shown,
+            place=self._subject,
             rows=self.n,
             dim=self.dim,
             element_type="float16" if self._source.dtype == np.float16 else "float32",
             id_type="text" if text else "int",
             space=self._old_space(),
-            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
@@ -114,14 +106,6 @@ class Npy(FileDatabase):
                 for j, column in enumerate(np.ascontiguousarray(rows.T, dtype)):
                     stream.seek(begin + (j * self.n + start) * dtype.itemsize)
                     write_all(stream, column)
-
-    @property
-    def _space_file(self) -> Path:
-        return self._place.path.with_name(self._place.path.name + ".space.json")
-
-    @property
-    def _kept_space_file(self) -> Path:
-        return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
         if self._stage is not Stage.SWITCHED:

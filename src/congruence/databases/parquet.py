@@ -15,15 +15,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    Address,
-    DatabaseInfo,
-    Name,
-    RowRange,
-    as_ids,
-    space_in,
-)
+from congruence.databases._base import BATCH, Address, DatabaseInfo, Name, RowRange, as_ids, space_in
 from congruence.databases._files import (
     FILES,
     FileDatabase,
@@ -45,11 +37,8 @@ from congruence.io.parquet import ParquetTable, open_parquet
 from congruence.io.reading import reading
 from congruence.io.tables import Table, TableLayout, list_array
 
-#: File name suffixes of Parquet files, and of Arrow files and streams.
-SUFFIXES = (".parquet", ".arrow", ".feather")
-
-#: Target size in bytes of a row group when writing; a whole group is held in memory.
-_GROUP_BYTES = 64 * 2**20
+SUFFIXES = (".parquet", ".arrow", ".feather")  # file name suffixes of Parquet files, and of Arrow files and streams
+_GROUP_BYTES = 64 * 2**20  # target size in bytes of a row group when writing; a whole group is held in memory
 
 #: Files that describe the row groups of other files, which change in the new folder.
 _SUMMARIES = ("_metadata", "_common_metadata")
@@ -75,7 +64,7 @@ class Tables(FileDatabase):
         refusals.check_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
         self._open_path(path)
         ids, modality = self._remember(ids, modality)
-        first = TableFile.open(find_parts(self._original)[0], 0).schema
+        first = TableFile.open(find_parts(self._original)[0], 0).table.schema
         vectors = [field.name for field in first if is_vectors(field.type)]
         column = refusals.check_name(column or key, first.names, path, "column")
         self._column = column or refusals.only_name(vectors, "columns of vectors", path, "column")
@@ -88,7 +77,7 @@ class Tables(FileDatabase):
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if len(vectors) > 1:
-            self._shown = f"{path}:{self._column}"
+            self._subject = f"{path}:{self._column}"
         self._open_rows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,26 +91,26 @@ class Tables(FileDatabase):
             part = TableFile.open(path, self.n)
             self._check(part, width)
             width = width or part.width(self._column)
-            kinds.add(_id_kind(part.schema, self._id_column))
+            kinds.add(_id_kind(part.table.schema, self._id_column))
             self._parts.append(part)
-            self.n += part.rows
+            self.n += part.table.n
         if (width is None or not self.n) and self._place.record() is None:  # else others have emptied it
-            raise ShapeError(f"{self._shown} has no vectors.", "Check the path and the column.")
+            raise ShapeError(f"{self._subject} has no vectors.", "Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
-                f"{self._shown} has ids of several types ({', '.join(sorted(kinds))}).",
+                f"{self._subject} has ids of several types ({', '.join(sorted(kinds))}).",
                 "Write its files with one schema.",
             )
         self.dim, self._id_type = width or 0, kinds.pop()
 
     def _check(self, part: TableFile, width: int | None) -> None:
         for name in (self._column, self._id_column, self._modality):
-            if name is not None and part.schema.names.count(name) != 1:
+            if name is not None and part.table.schema.names.count(name) != 1:
                 raise DatabaseError(
                     f"{part.path} is without exactly one column {name!r}, which other files have.",
                     "Write the files with one schema.",
                 )
-        kind = part.schema.field(self._column).type
+        kind = part.table.schema.field(self._column).type
         if not is_vectors(kind) or (pa.types.is_fixed_size_list(kind) and width not in (None, kind.list_size)):
             raise DatabaseError(
                 f"{part.path}:{self._column} is of type {kind}, not lists of numbers, {width or 'all'} in each.",
@@ -129,23 +118,22 @@ class Tables(FileDatabase):
             )
 
     def info(self) -> DatabaseInfo:
-        schema = self._parts[0].schema
+        schema = self._parts[0].table.schema
         field = schema.field(self._column)
         return DatabaseInfo(
-            place=self._shown,
+            place=self._subject,
             rows=self.count(),
             rows_without=self.n - self.count(),
             dim=self.dim,
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._id_type == "uint64" else self._id_type,
             space=self._space(schema),
-            free_bytes=self._free_bytes(),
         )
 
     def _space(self, schema: pa.Schema) -> Space:
         raw = {**(schema.metadata or {}), **(schema.field(self._column).metadata or {})}
         metadata = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()}
-        return space_in(metadata, self._shown)
+        return space_in(metadata, self._subject)
 
     def _count_old(self) -> int:
         counts = [part.count(self._column, self.dim) for part in self._parts]
@@ -157,7 +145,7 @@ class Tables(FileDatabase):
         names = [name for name in (self._id_column, self._modality) if name is not None]
         names += [self._column] if vectors else []
         for part in self._parts:
-            if part.start + part.rows <= after:
+            if part.start + part.table.n <= after:
                 continue
             for start, piece in part.pieces(list(dict.fromkeys(names)), after, batch):
                 with reading(part.path, pa.ArrowException):  # damage may only show when values are read
@@ -197,7 +185,7 @@ class Tables(FileDatabase):
     def _other_fields(self) -> np.ndarray:
         digests = []
         for part in self._parts:
-            names = [name for name in part.schema.names if name != self._column]
+            names = [name for name in part.table.schema.names if name != self._column]
             for _, piece in part.pieces(names, 0, BATCH):
                 digests += [blake2b(repr(row).encode(), digest_size=8).digest() for row in piece.to_pylist()]
         return np.frombuffer(b"".join(digests), np.uint64)
@@ -206,11 +194,12 @@ class Tables(FileDatabase):
         return sum(int(seen.sum()) for _, seen in self.without_new())
 
     def _written_as(self, part: TableFile, element_type: str) -> np.dtype:
-        return number_type(np.dtype(part.schema.field(self._column).type.value_type.to_pandas_dtype()), element_type)
+        old = part.table.schema.field(self._column).type.value_type
+        return number_type(np.dtype(old.to_pandas_dtype()), element_type)
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
         size = np.dtype(element_type).itemsize + self._written_as(self._parts[0], element_type).itemsize
-        old = self._parts[0].schema.field(self._column).type.value_type.bit_width // 8
+        old = self._parts[0].table.schema.field(self._column).type.value_type.bit_width // 8
         others = sum(part.path.stat().st_size for part in self._parts) - self.count() * self.dim * old
         return self.n * dim * size + max(others, 0)
 
@@ -235,15 +224,15 @@ class Tables(FileDatabase):
     def write_part(self, job: NewFile) -> dict[str, object]:
         part, new, record = self._parts[job.number], self._new_vectors(), self._record()
         note, dtype = record.note, self._written_as(part, record.element_type)
-        stated = self._space(part.schema) != Space()  # else the new file states none either
+        stated = self._space(part.table.schema) != Space()  # else the new file states none either
         layout = TableLayout(
-            Columns(part.schema, self._column, self._id_column),
+            Columns(part.table.schema, self._column, self._id_column),
             dim=new.dim,
             dtype=dtype,
             has_ids=False,
             id_type=pa.string(),
             space=Space(model=note.get("model") or None, dim=new.dim) if stated else Space(),
-            path=self._shown,
+            path=self._subject,
         )
         schema = layout.schema
 
@@ -257,14 +246,14 @@ class Tables(FileDatabase):
 
         with atomic_path(job.target, force=True) as temporary:
             part.rewrite(temporary, self._column, schema, filled)
-        return {"rows": part.rows}
+        return {"rows": part.table.n}
 
     def ranges(self, most: int) -> Iterator[RowRange]:
         for part in self._parts:
             start = part.start
-            for rows in [*(part.groups() if part.rows > most else ()), part.rows]:
+            for rows in [*(part.groups() if part.table.n > most else ()), part.table.n]:
                 stop = part.start + rows
-                if stop > start and (stop - start >= most or rows == part.rows):
+                if stop > start and (stop - start >= most or rows == part.table.n):
                     yield RowRange.numbered("rows", start, stop)
                     start = stop
 
@@ -342,17 +331,9 @@ class TableFile:
         kind = ParquetTable if path.suffix.lower() == ".parquet" else ArrowTable
         return cls(path, start, kind(path.absolute()))
 
-    @property
-    def rows(self) -> int:
-        return self.table.n
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.table.schema
-
     def width(self, column: str) -> int | None:
         """Return the width of the vectors, or of the first one if lists have no fixed size; None without any."""
-        kind = self.schema.field(column).type
+        kind = self.table.schema.field(column).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
         lengths = (piece.column(0).value_lengths().to_pylist() for _, piece in self.pieces([column], 0, 1024))
@@ -363,17 +344,17 @@ class TableFile:
         if isinstance(self.table, ArrowTable):
             with open_arrow(self.path, check=False) as (_, _, batches):
                 return sum(len(batch) - batch.column(column).null_count for batch in batches)
-        if dim < 2 or any(name.startswith(f"{column}.") for name in self.schema.names):
+        if dim < 2 or any(name.startswith(f"{column}.") for name in self.table.schema.names):
             return None  # the names of leaf columns would be ambiguous
         with open_parquet(self.path) as file:
             # One value for each number, and one for each missing vector.
-            numbers = sum(chunk.num_values for _, chunk in _chunks(file, column)) - self.rows
-        return None if numbers % (dim - 1) or not 0 <= numbers <= self.rows * (dim - 1) else numbers // (dim - 1)
+            numbers = sum(chunk.num_values for _, chunk in _chunks(file, column)) - self.table.n
+        return None if numbers % (dim - 1) or not 0 <= numbers <= self.table.n * (dim - 1) else numbers // (dim - 1)
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` on."""
         skip = max(after - self.start, 0)
-        blank = ((row, _placeholder(min(batch, self.rows - row))) for row in range(skip, self.rows, batch))
+        blank = ((row, _placeholder(min(batch, self.table.n - row))) for row in range(skip, self.table.n, batch))
         for row, piece in self.table.pieces(names, skip, batch) if names else blank:
             yield self.start + row, piece
 
@@ -430,7 +411,7 @@ class TableFile:
                 for first, piece in group.pieces(others, start, max(256, _GROUP_BYTES // max(width, 1))):
                     batch = filled(first, piece)
                     writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(len(batch), 1))
-                start += group.rows
+                start += group.table.n
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -12,8 +12,8 @@ import json
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import ChainMap, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,52 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    ALL_STEPS,
-    BATCH,
-    MARK_KEY,
-    NEW,
-    OLD,
-    UUID,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewBlock,
-    NewVectors,
-    PairedBlock,
-    Stage,
-    VectorSide,
-    hide_secrets,
-    pack,
-    unpack,
-)
+from congruence.databases import pgvector_bound as catalog
+from congruence.databases._base import BATCH, NEW, OLD, Block, DatabaseInfo, Name, NewVectors, Stage, VectorSide, quoted
 from congruence.databases._columns import ColumnDatabase, choose_columns
-from congruence.databases.pgvector_bound import (
-    Mark,
-    PgIndex,
-    Relation,
-    ServerRefusal,
-    copy_attributes,
-    empty_search_path,
-    hidden_name,
-    kept_by,
-    literal,
-    move,
-    obstacles,
-    oids_of,
-    publish,
-    quoted,
-    read_indexes,
-    read_tree,
-    refusing,
-)
-from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
-from congruence.io import SPACE_KEY
 
 if TYPE_CHECKING:
     import psycopg
@@ -78,11 +38,8 @@ if TYPE_CHECKING:
 #: ``deadlock_timeout``, so that we give up before the server cancels a statement of the application.
 LOCK_SECONDS = 0.3
 
-#: Seconds between attempts to get a lock.
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-
-#: Seconds to wait for transactions that are older than the last new vectors.
-SNAPSHOT_SECONDS = 30.0
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # seconds between attempts to get a lock
+SNAPSHOT_SECONDS = 30.0  # seconds to wait for transactions that are older than the last new vectors
 
 #: Seconds that a transaction of the fill should take at most; the number of its rows is adapted.
 FILL_SECONDS, MOST_ROWS = 0.1, 4096
@@ -90,24 +47,16 @@ FILL_SECONDS, MOST_ROWS = 0.1, 4096
 #: Rows in a round of the switch, which maps what has changed; and how many rounds there are at most.
 REST_ROWS, REST_ROUNDS = 1000, 200
 
-#: Rows with which a migration is rehearsed.
-REHEARSED = 20
+REHEARSED = 20  # rows with which a migration is rehearsed
+VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}  # column type by element type
+GUARD = "~~~congruence"  # name of our trigger, before the column's: triggers fire in the order of their names
 
-#: Column type by element type.
-VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
-
-#: Name of our trigger, before the column's: triggers fire in the order of their names.
-GUARD = "~~~congruence"
-
-_SERVER_REFUSES = partial(refusing, "The server refuses the migration", "Remove the cause it names.")
+_SERVER_REFUSES = partial(catalog.refusing, "The server refuses the migration", "Remove the cause it names.")
 
 _T = TypeVar("_T")
 
 #: ``id_type`` of ``congruence.databases.DatabaseInfo``, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
-
-#: NumPy types of integer ids (big-endian), by PostgreSQL type.
-INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 
 
 class _Locked(DatabaseUnavailableError):
@@ -124,12 +73,12 @@ class PgVector(ColumnDatabase):
 
     kind = "pgvector"
     searches_by = "cosine"
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="column", follows_deletes=True, filters="SQL", element_types=("float32", "float16", "binary")
     )
     _most_pending = 0  # each block is written at once, while it is known which versions of the rows were read
 
-    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+    def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
         self._cursor: Any = None  # of the transaction of a change
         self._lacking: VectorSide | None = None  # side whose missing vectors are mapped before a change
@@ -138,19 +87,21 @@ class PgVector(ColumnDatabase):
         self._fill_rows = 256  # of the next transaction
         self._replica: bool | None = None  # whether the role may set session_replication_role, if it was tried
         with self._client.reading() as cursor:
-            self._table = find_table(cursor, address.shown, table, column, ids, modality)
-        self._column = self._table.column
+            found = self._table = find_table(cursor, address.shown, table, column, ids, modality)
+        self._column = found.column
         # With the column, so that each migration of a table has a journal of its own.
-        self._place = f"{address.shown} {self._table.schema}.{self._table.name}.{self._column}"
+        self._place = self._subject = f"{address.shown} {found.schema}.{found.name}.{self._column}"
+        self._guard = catalog.hidden_name(f"{GUARD}:{self._column}", "")
+        self._guard_function = found.schema, catalog.hidden_name(f"{found.name}__{self._column}", "__congruence_guard")
+        self._id_type = "int8" if ID_TYPES[found.id_kind] == "int" else ID_TYPES[found.id_kind]
+        self._these = f"{quoted(found.ids)} = ANY($1::{self._id_type}[])"  # rows of the ids of a parameter
+        self._id = "t.id::text" if found.id_kind == "uuid" else "t.id"  # as the client receives it
+        self._row = f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _subject(self) -> object:
-        return self._place
-
     def _hidden(self, suffix: str) -> str:
-        return hidden_name(self._column, suffix)
+        return catalog.hidden_name(self._column, suffix)
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -166,25 +117,18 @@ class PgVector(ColumnDatabase):
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
             columns = read_columns(cursor, self._table.oid)
             stage, old, new = self._names(columns)
-            mark = None if stage is Stage.UNTOUCHED else self._read_mark(cursor)
+            mark, names = None, catalog.Mark.__dataclass_fields__
+            if stage is not Stage.UNTOUCHED:
+                row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
+                said = self._mark_in((row or ("",))[0], *names)
+                mark = catalog.Mark(**{name: said[name] for name in names})
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
-
-    def _read_mark(self, cursor: Any) -> Mark:
-        row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
-        try:
-            facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
-            note = {str(key): str(value) for key, value in facts["note"].items()}
-            return Mark(int(facts["dim"]), note, facts["indexes"], facts["unvalidated"], facts["kind"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._unmarked() from error
 
     def _made(self) -> NewVectors:
         mark, type_ = self._state().made(self._place)
         return NewVectors(mark.dim, element_type_of(type_.kind), dict(mark.note))
 
-    def _source(
-        self, state: PgState, column: str, extra: str = "NULL", *, all_rows: bool = False, where: str | None = None
-    ) -> str:
+    def _source(self, column: str, extra: str = "NULL", *, all_rows: bool = False, where: str | None = None) -> str:
         """Return a subquery t of id, vector, modality, version and another expression, of rows that have a vector."""
         table, name = self._table, quoted(column)
         conditions = [f"{name} IS NOT NULL" if where is None else where]
@@ -203,9 +147,7 @@ class PgVector(ColumnDatabase):
         dim = state.old_type.dim
         if dim is None:
             function = quoted(self._table.extension, "vector_dims")
-            row = cursor.execute(
-                f"SELECT {function}(t.vector) FROM {self._source(state, state.old)} LIMIT 1"
-            ).fetchone()
+            row = cursor.execute(f"SELECT {function}(t.vector) FROM {self._source(state.old)} LIMIT 1").fetchone()
             if row is None:
                 raise DatabaseError(
                     f"{self._place} has neither vectors nor a width in the column's type.", "Pass another `column=…`."
@@ -213,28 +155,14 @@ class PgVector(ColumnDatabase):
             dim = int(row[0])
         return state.old, state.old_type.kind, dim
 
-    @property
-    def _id(self) -> str:
-        """SQL expression for the id as the client receives it."""
-        return "t.id::text" if self._table.id_kind == "uuid" else "t.id"
-
-    @property
-    def _row(self) -> str:
-        return f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
-
-    @property
-    def _id_type(self) -> str:
-        kind = self._table.id_kind
-        return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
-
     def _ids(self, values: Sequence[object]) -> pa.Array:
-        return pa.array(values, pa.int64() if self._table.id_kind in INT_TYPES else pa.large_string())
+        return pa.array(values, pa.int64() if self._id_type == "int8" else pa.large_string())
 
     def _parameter(self, ids: pa.Array) -> list[int | str]:
         """Convert ids to a query parameter, without strings in which a column of UUIDs has no row."""
         values: list[int | str] = ids.to_pylist()
         if self._table.id_kind == "uuid":
-            values = [value for value in values if UUID.fullmatch(str(value))]
+            values = [value for value in values if base.UUID.fullmatch(str(value))]
         return values
 
     def _block(self, rows: Sequence[tuple[Any, ...]], kind: str, dim: int) -> Block:
@@ -249,7 +177,7 @@ class PgVector(ColumnDatabase):
         table = self._table
         with self._client.reading() as cursor:
             state = self._state(cursor)
-            source = self._source(state, state.old, where="true")
+            source = self._source(state.old, where="true")
             rows, without = one_row(cursor, f"SELECT count(t.vector), count(*) - count(t.vector) FROM {source}")
             _, kind, dim = self._side(cursor, state, "old")
             indexes = self._searchable(cursor, state.old)
@@ -267,13 +195,13 @@ class PgVector(ColumnDatabase):
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
-            space=_space(comment),
+            space=base.space_in(comment, self._place),
         )
 
     def _blocks(
         self,
         side: VectorSide,
-        after: Cursor | None,
+        after: base.Cursor | None,
         batch: int,
         extra: Callable[[PgState], str] = lambda state: "NULL",
         where: Callable[[PgState], str] | None = None,
@@ -286,7 +214,7 @@ class PgVector(ColumnDatabase):
                 state = self._state(cursor)
                 column, kind, dim = self._side(cursor, state, side)
                 chosen = None if where is None else where(state)
-                source = self._source(state, column, extra(state), where=chosen)
+                source = self._source(column, extra(state), where=chosen)
                 following = "" if after is None else f"WHERE t.id > $1::{self._id_type}"
                 query = f"SELECT {self._row}, t.extra FROM {source} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
@@ -295,7 +223,9 @@ class PgVector(ColumnDatabase):
             yield self._block([row[:4] for row in rows], kind, dim), [row[4] for row in rows]
             after = rows[-1][0]
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(
+        self, side: VectorSide = "old", *, after: base.Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[Block]:
         for block, _ in self._blocks(side, after, batch):
             yield block
 
@@ -305,7 +235,7 @@ class PgVector(ColumnDatabase):
         with self._client.reading() as cursor:
             state = self._state(cursor)
             column, kind, dim = self._side(cursor, state, side)
-            source = self._source(state, column)
+            source = self._source(column)
             where = f"WHERE t.id = ANY($1::{self._id_type}[])"
             query = f"SELECT {self._row} FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
@@ -313,17 +243,16 @@ class PgVector(ColumnDatabase):
     def count(self, side: VectorSide = "old") -> int:
         name = self._name(side)
         with self._client.reading() as cursor:
-            state = self._state(cursor)
-            return int(one_row(cursor, f"SELECT count(*) FROM {self._source(state, name)}")[0])
+            return int(one_row(cursor, f"SELECT count(*) FROM {self._source(name)}")[0])
 
     def repeated_ids(self) -> list[str]:
         with self._client.reading() as cursor:
             state = self._state(cursor)
-            source = self._source(state, state.old)
+            source = self._source(state.old)
             query = f"SELECT t.id::text FROM {source} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[base.PairedBlock]:
         self._name("new")
         for block, values in self._blocks("old", None, batch, lambda state: quoted(state.new)):
             made = self._made()
@@ -332,12 +261,12 @@ class PgVector(ColumnDatabase):
             if has_new.any():
                 present = [value for value in values if value is not None]
                 new[has_new] = decode_vectors(present, VECTOR_TYPES[made.element_type], self._place)
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+            yield base.PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[base.NewBlock]:
         for block, has_old in self._blocks("new", None, batch, lambda state: f"{quoted(state.old)} IS NOT NULL"):
             same = np.ones(len(has_old), bool)
-            yield NewBlock(block.ids, block.vectors, np.array(has_old, bool), same, block.modalities)
+            yield base.NewBlock(block.ids, block.vectors, np.array(has_old, bool), same)
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         self._name("new")
@@ -369,21 +298,20 @@ class PgVector(ColumnDatabase):
 
         return self._attempt(once)
 
-    def _tree(self, cursor: Any) -> list[Relation]:
-        return read_tree(cursor, self._table.oid)
+    def _tree(self, cursor: Any) -> list[catalog.Relation]:
+        return catalog.read_tree(cursor, self._table.oid)
 
-    @property
-    def _guard(self) -> str:
-        return hidden_name(f"{GUARD}:{self._column}", "")
+    def _set_guard(self, cursor: Any, mark: catalog.Mark, hidden: str, *, switched: bool) -> None:
+        """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark.
 
-    @property
-    def _guard_function(self) -> tuple[str, str]:
-        return self._table.schema, hidden_name(f"{self._table.name}__{self._column}", "__congruence_guard")
-
-    def _set_guard(self, cursor: Any, mark: Mark, hidden: str, *, switched: bool) -> None:
-        """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark."""
+        Before the switch a new vector becomes pending when the old one changes; after it the old vector is removed when
+        another new one is written, and cannot be written.
+        """
         table, guard, function = self._table, quoted(self._guard), quoted(*self._guard_function)
-        body = literal(guard_body(self._column, hidden, switched=switched))
+        message = f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it"
+        names = {"column": quoted(self._column), "hidden": quoted(hidden), "message": catalog.literal(message)}
+        changes = (_KEPT if switched else _PENDING).format(**names).strip()
+        body = catalog.literal(_GUARD_BODY.format(changes=changes))
         cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
         owner, user = one_row(
             cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
@@ -401,8 +329,8 @@ class PgVector(ColumnDatabase):
                 cursor.execute(f"ALTER TABLE {relation.name} ENABLE ALWAYS TRIGGER {guard}")
         self._set_mark(cursor, mark)
 
-    def _set_mark(self, cursor: Any, mark: Mark) -> None:
-        comment = literal(json.dumps({MARK_KEY: asdict(mark)}))
+    def _set_mark(self, cursor: Any, mark: catalog.Mark) -> None:
+        comment = catalog.literal(json.dumps({base.MARK_KEY: asdict(mark)}))
         cursor.execute(f"COMMENT ON TRIGGER {quoted(self._guard)} ON {self._table.path} IS {comment}")
 
     def _create(self, new: NewVectors) -> None:
@@ -412,30 +340,30 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def obstacles(self, new: NewVectors, steps: Collection[str] = ALL_STEPS) -> list[tuple[str, str]]:
+    def obstacles(self, new: NewVectors, steps: Collection[str] = base.ALL_STEPS) -> list[tuple[str, str]]:
         """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
         with self._reading() as cursor:
             stage = self._names(read_columns(cursor, table.oid))[0]
             moving, dropping = ("rollback", "drop-old") if stage is Stage.SWITCHED else ("switch", "discard")
-            with empty_search_path(cursor):
+            with catalog.empty_search_path(cursor):
                 tree = self._tree(cursor)
-                reasons = [(moving, words) for words in obstacles(cursor, tree, self._column, self._guard)]
+                reasons = [(moving, words) for words in catalog.obstacles(cursor, tree, self._column, self._guard)]
                 if stage is not Stage.UNTOUCHED:  # whatever depends on the hidden column is not ours
                     other = self._hidden(OLD if stage is Stage.SWITCHED else NEW)
-                    bound = kept_by(cursor, tree, other)
+                    bound = catalog.kept_by(cursor, tree, other)
                     reasons += [(step, f"{what} (drop it)") for what in bound for step in (moving, dropping)]
                     if stage is Stage.SWITCHED:
-                        kept = {index.name for index in read_indexes(cursor, oids_of(tree), other)}
+                        kept = {index.name for index in catalog.read_indexes(cursor, catalog.oids_of(tree), other)}
                         reasons += [
                             ("rollback", f"the unique index {index.name}, which the old vectors do not have (drop it)")
-                            for index in read_indexes(cursor, oids_of(tree), self._column)
-                            if index.unique and hidden_name(index.name, OLD) not in kept
+                            for index in catalog.read_indexes(cursor, catalog.oids_of(tree), self._column)
+                            if index.unique and catalog.hidden_name(index.name, OLD) not in kept
                         ]
                     return reasons
-            oids = oids_of(tree)
-            indexes = read_indexes(cursor, oids, self._column)
-            hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
+            oids = catalog.oids_of(tree)
+            indexes = catalog.read_indexes(cursor, oids, self._column)
+            hidden = [catalog.hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
             columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
             taken = cursor.execute(_TAKEN, [oids, columns, *self._guard_function, hidden]).fetchall()
             reasons += [("run", f"{what}, whose name migrations need (rename it)") for (what,) in taken]
@@ -460,10 +388,10 @@ class PgVector(ColumnDatabase):
         cursor.execute(f"ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}")
         tree = self._tree(cursor)
         for relation in tree:
-            copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
-        with empty_search_path(cursor):
-            publish(cursor, tree, self._column, hidden, add=True)
-        self._set_guard(cursor, Mark(new.dim, dict(new.note), kind=old.kind), hidden, switched=False)
+            catalog.copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
+        with catalog.empty_search_path(cursor):
+            catalog.publish(cursor, tree, self._column, hidden, add=True)
+        self._set_guard(cursor, catalog.Mark(new.dim, dict(new.note), kind=old.kind), hidden, switched=False)
 
     def _rehearse_moves(self, tell: Callable[[str], object] = lambda step: None) -> None:
         """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
@@ -492,10 +420,10 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
                     with _SERVER_REFUSES():
-                        bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
+                        bound = self._cursor.execute(_BOUND, [catalog.oids_of(self._tree(self._cursor)), self._column])
                         following = [words for (words,) in bound.fetchall()]
                         self._add_column(new)
-                        rows = PgRows(ids, [None] * len(ids), vectors)
+                        rows = PgRows.of(ids, self._versions(self._cursor, ids), vectors)
                         self._update(self._cursor, self._state(), rows, "new")
                         found.extend(("schema", "unknown", words) for words in self._announcements(new))
                         self._rehearse_moves(steps.append)
@@ -516,8 +444,7 @@ class PgVector(ColumnDatabase):
         with cursor.connection.transaction(force_rollback=True):
             self._rename(NEW, OLD, rehearsal=True)
             cursor.execute(f"CREATE TEMP TABLE congruence_checked (LIKE {table.path} INCLUDING CONSTRAINTS)")
-            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {where}"
+            insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {self._these}"
             cursor.execute(insert, [self._parameter(ids)])
 
     def _announcements(self, new: NewVectors) -> Iterator[str]:
@@ -528,7 +455,7 @@ class PgVector(ColumnDatabase):
             f"SELECT *, whole rows, and INSERT and COPY without column names: {hidden!r} is the last column until "
             f"drop-old, and then {column!r} is; prepared SELECT * must be prepared again"
         )
-        published = cursor.execute(_PUBLISHED, [oids_of(tree)]).fetchall()
+        published = cursor.execute(_PUBLISHED, [catalog.oids_of(tree)]).fetchall()
         if published:
             type_ = table.vector_type(VECTOR_TYPES[new.element_type], new.dim)
             names = ", ".join(name for (name,) in published)
@@ -558,40 +485,47 @@ class PgVector(ColumnDatabase):
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write or remove vectors in short transactions, which pass over rows that changed since they were read."""
-        state = self._state()
-        names, places = ids.to_pylist(), list(self._places)
-        found = [next((page[one] for page in reversed(places) if one in page), None) for one in names]
-        every = PgRows(ids, found, vectors)
+        state, names, pages = self._state(), ids.to_pylist(), list(self._places)
+        read = ChainMap(*reversed(pages))
         with self._client.reading() as cursor:
             strided = any(index.method == "hnsw" for index in self._searchable(cursor, state.old))
-        for rows in _strides(found) if strided else [np.arange(len(ids))]:
+            read = read.new_child(
+                self._versions(cursor, ids.filter(pa.array([one not in read for one in names], pa.bool_())))
+            )
+        every = PgRows.of(ids, read, vectors)
+        for rows in _strides(every.places) if strided else [np.arange(len(every.ids))]:
             start = 0
             while start < len(rows):
-                part = rows[start : start + self._fill_rows]
+                part = every.take(rows[start : start + self._fill_rows])
                 began = time.monotonic()
-                self._attempt(partial(self._write_some, state, every.take(part), side, strided))
-                for page in places:  # these versions are the former ones now
-                    for k in part.tolist():
-                        page.pop(names[k], None)
-                start += len(part)
+                self._attempt(partial(self._write_some, state, part, side, strided))
+                for page in pages:  # these versions are the former ones now
+                    for one in part.ids.to_pylist():
+                        page.pop(one, None)
+                start += len(part.ids)
                 seconds = time.monotonic() - began
-                if len(part) == self._fill_rows or seconds > FILL_SECONDS:
-                    wanted = int(len(part) * FILL_SECONDS / max(seconds, 1e-3))
+                if len(part.ids) == self._fill_rows or seconds > FILL_SECONDS:
+                    wanted = int(len(part.ids) * FILL_SECONDS / max(seconds, 1e-3))
                     self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
+
+    def _versions(self, cursor: Any, ids: pa.Array) -> dict[int | str, bytes]:
+        """Return the present versions of rows."""
+        source = self._source(self._column, all_rows=True, where="true")
+        query = f"SELECT {self._id}, t.place FROM {source} WHERE t.id = ANY($1::{self._id_type}[])"
+        return dict(cursor.execute(query, [self._parameter(ids)]).fetchall()) if len(ids) else {}
 
     def _write_some(self, state: PgState, rows: PgRows, side: VectorSide, strided: bool = False) -> None:
         with self._client.writing(lock=True) as cursor:
             if strided:  # unlike a read by place, one by the index frees what earlier transactions left in the pages
-                where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
                 cursor.execute("SET LOCAL enable_seqscan = off")
-                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [self._parameter(rows.ids)])
+                cursor.execute(
+                    f"SELECT count(xmin) FROM {self._table.path} WHERE {self._these}", [self._parameter(rows.ids)]
+                )
             self._update(cursor, state, rows, side)
 
     def _update(self, cursor: Any, state: PgState, rows: PgRows, side: VectorSide) -> None:
-        """Store vectors of rows in the present transaction: of the version that was read, if it is known."""
-        table, type_ = self._table, state.old_type if side == "old" else state.new_type
-        kind = "" if type_ is None else type_.kind
-        name = quoted(state.column(side))
+        """Store vectors of those rows that still are of the version that was read, and are not locked."""
+        table, name = self._table, quoted(state.column(side))
         # The user's triggers do not fire in this transaction.
         silenced = [] if self._may_silence(cursor) else self._firing(cursor)
         for relation, trigger in silenced:
@@ -600,46 +534,31 @@ class PgVector(ColumnDatabase):
         cursor.execute("SET LOCAL congruence.writing = 'on'")
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
             cursor.execute(f"SET LOCAL {setting} = off")
-        known = np.array([place is not None for place in rows.places], bool)
         if rows.vectors is None:
-            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {where}", [self._parameter(rows.ids)])
-        elif known.any():
-            some = rows.take(np.flatnonzero(known))
-            raw = np.frombuffer(b"".join(filter(None, some.places)), np.uint8).reshape(-1, 14)
-            columns = "rel oid, place tid, seen xid"
+            cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {self._these}", [self._parameter(rows.ids)])
+        else:
+            type_ = state.old_type if side == "old" else state.new_type
+            assert type_ is not None
+            kind, value, stored = type_.kind, "f.vector", quoted(table.extension, type_.kind)
+            if kind == "bit":
+                value, stored = f"f.vector::bit({rows.vectors.shape[1]})", "bit varying"
+            temporary = f"congruence_{kind}"
+            columns = f"rel oid, place tid, seen xid, vector {stored}"
+            cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}) ON COMMIT DELETE ROWS")
+            cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
+            with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
+                copy.write(copy_stream(*np.split(rows.places, [4, 10], axis=1), encode_vectors(rows.vectors, kind)))
             match = "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen"
-            keys: list[Any] = [raw[:, :4], raw[:, 4:10], raw[:, 10:]]
-            self._copy_and_set(cursor, name, some, kind, "place", columns, keys, match)
-        if rows.vectors is not None and not known.all():
-            some, id_kind = rows.take(np.flatnonzero(~known)), table.id_kind
-            keys, match = [encode_ids(some.ids, id_kind)], f"t.{quoted(table.ids)} = n.id"
-            self._copy_and_set(cursor, name, some, kind, id_kind, f"id {id_kind}", keys, match)
+            cursor.execute(
+                f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
+                f"FROM pg_temp.{temporary} n JOIN {table.path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
+                f"UPDATE {table.path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
+            )
         for relation, trigger in silenced:
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(trigger)}")
 
-    def _copy_and_set(
-        self, cursor: Any, name: str, rows: PgRows, kind: str, key: str, columns: str, keys: list[Any], match: str
-    ) -> None:
-        """Copy rows into a temporary table, and set the vectors of those in the table that match and are not locked."""
-        table, vectors = self._table, np.ascontiguousarray(rows.vectors, np.float32)
-        stored = "bit varying" if kind == "bit" else quoted(table.extension, kind)
-        temporary = f"congruence_{key}_{kind}"
-        cursor.execute(
-            f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}, vector {stored}) ON COMMIT DELETE ROWS"
-        )
-        cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
-        with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
-            copy.write(copy_stream([*keys, encode_vectors(vectors, kind)]))
-        value = f"f.vector::bit({vectors.shape[1]})" if kind == "bit" else "f.vector"
-        cursor.execute(
-            f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
-            f"FROM pg_temp.{temporary} n JOIN {table.path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
-            f"UPDATE {table.path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
-        )
-
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
-        return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
+        return list(cursor.execute(_FIRING, [catalog.oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
 
     def _firing(self, cursor: Any) -> list[tuple[str, str]]:
         return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
@@ -665,18 +584,15 @@ class PgVector(ColumnDatabase):
             cursor.execute(create.format(type_))
             started = time.perf_counter()
             with cursor.copy("COPY pg_temp.congruence_rows (id, vector) FROM STDIN (FORMAT BINARY)") as copy:
-                ids = encode_ids(pa.array(range(len(vectors))), "int8")
-                copy.write(copy_stream([ids, encode_vectors(vectors, kind)]))
+                ids = np.arange(len(vectors), dtype=">i8")[:, None].view(np.uint8)
+                copy.write(copy_stream(ids, encode_vectors(vectors, kind)))
             return time.perf_counter() - started
 
     # ---- the index ---------------------------------------------------------------------------------------------------
 
-    def _indexes(self, cursor: Any, column: str) -> list[str]:
-        return [index.name for index in read_indexes(cursor, oids_of(self._tree(cursor)), column)]
-
-    def _searchable(self, cursor: Any, column: str) -> list[PgIndex]:
+    def _searchable(self, cursor: Any, column: str) -> list[catalog.PgIndex]:
         """Return the indexes by which pgvector searches a column."""
-        return [index for index in read_indexes(cursor, [self._table.oid], column) if index.searches]
+        return [index for index in catalog.read_indexes(cursor, [self._table.oid], column) if index.searches]
 
     def _planned_indexes(self, cursor: Any) -> tuple[list[NewIndex], list[tuple[str, str]]]:
         """Return the indexes to build over the new column before the switch, and those that cannot be built, and why.
@@ -692,7 +608,7 @@ class PgVector(ColumnDatabase):
             aside = quoted(self._hidden("__congruence_aside"))
             for old, new in ((quoted(hidden), aside), (quoted(self._column), quoted(hidden))):
                 cursor.execute(f"ALTER TABLE {table.path} RENAME COLUMN {old} TO {new}")
-            found = read_indexes(cursor, oids_of(tree), hidden)
+            found = catalog.read_indexes(cursor, catalog.oids_of(tree), hidden)
         planned = [
             NewIndex(index, definition_like(index, table, hidden, state.old_type.dim, mark.dim, type_))
             for index in found
@@ -710,10 +626,10 @@ class PgVector(ColumnDatabase):
                     continue
                 words = f"The unique index {index.old.name} cannot be built over the new vectors"
                 try:
-                    with refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
+                    with catalog.refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
                         cursor.execute(index.statement("pg_temp.congruence_indexed"))
                     buildable.append(index)
-                except ServerRefusal as refusal:
+                except catalog.ServerRefusal as refusal:
                     if index.old.unique:
                         raise
                     left_out.append((index.old.name, refusal.reason))
@@ -755,7 +671,7 @@ class PgVector(ColumnDatabase):
             type_ = table.vector_type(index.kind if index else kind, dim)
             vector = f"(t.vector::{type_})" if index is not None and index.cast else "t.vector"
             order = f"{vector} OPERATOR({quoted(table.extension)}.{OPERATORS[distance]}) $1::{type_}"
-            query = f"SELECT {self._id} FROM {self._source(state, column)} ORDER BY {order} LIMIT {int(k)}"
+            query = f"SELECT {self._id} FROM {self._source(column)} ORDER BY {order} LIMIT {int(k)}"
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
             results = []
             for row in np.asarray(queries, np.float32):
@@ -770,8 +686,9 @@ class PgVector(ColumnDatabase):
     def switch(self) -> None:
         if self.stage() is Stage.PREPARED:
             with self._client.reading() as cursor:
-                old, new = (self._indexes(cursor, name) for name in (self._column, self._hidden(NEW)))
-            if {hidden_name(name, NEW) for name in old} - {*new}:  # others created one since the run
+                oids, columns = catalog.oids_of(self._tree(cursor)), (self._column, self._hidden(NEW))
+                old, new = ({index.name for index in catalog.read_indexes(cursor, oids, column)} for column in columns)
+            if {catalog.hidden_name(name, NEW) for name in old} - new:  # others created one since the run
                 self.build_index()
         self._move("new", super().switch)
 
@@ -828,12 +745,12 @@ class PgVector(ColumnDatabase):
         with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
             state = self._state(reader)
             column, kind, dim = self._side(reader, state, other)
-            source = self._source(state, column, all_rows=True, where=_lacking(column, state.column(side)))
+            source = self._source(column, all_rows=True, where=_lacking(column, state.column(side)))
             query = f"SELECT {self._row} FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
             block = self._block(rows, kind, dim)
-            written = PgRows(block.ids, [row[3] for row in rows], self.rest(block))
+            written = PgRows.of(block.ids, self._places[-1], self.rest(block))
             if cursor is not None:
                 self._update(cursor, state, written, side)
             else:
@@ -845,7 +762,7 @@ class PgVector(ColumnDatabase):
         with self._reading() as cursor:
             state = self._state(cursor)
             there, lacking = (state.old, state.new) if side == "new" else (state.new, state.old)
-            source = self._source(state, there, all_rows=True, where=_lacking(there, lacking))
+            source = self._source(there, all_rows=True, where=_lacking(there, lacking))
             return int(one_row(cursor, f"SELECT count(*) FROM {source}")[0])
 
     def _keep_writers_out(self, side: VectorSide) -> int:
@@ -900,7 +817,7 @@ class PgVector(ColumnDatabase):
             )
         with _SERVER_REFUSES():
             names = self._column, shown, hidden
-            move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)
+            catalog.move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)
         self._set_guard(cursor, mark, self._hidden(hidden), switched=hidden == OLD)
 
     def _validate(self) -> None:
@@ -925,8 +842,8 @@ class PgVector(ColumnDatabase):
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         tree = self._tree(cursor)
-        with empty_search_path(cursor):
-            publish(cursor, tree, self._column, column, add=False)
+        with catalog.empty_search_path(cursor):
+            catalog.publish(cursor, tree, self._column, column, add=False)
         for relation in tree:
             if not relation.partition:
                 cursor.execute(f"DROP TRIGGER IF EXISTS {quoted(self._guard)} ON {relation.name}")
@@ -938,15 +855,13 @@ class PgVector(ColumnDatabase):
         self._client.close()
 
 
-def _strides(places: list[bytes | None]) -> Iterator[np.ndarray]:
+def _strides(places: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the rows in groups with at most one row of each page.
 
     An update leaves a page room for the next one only after it was committed. If a transaction changes one row of a
     page, most updates therefore stay in the page, and no index has to be changed.
     """
-    raw = b"".join(place or bytes(14) for place in places)
-    pages = np.frombuffer(raw, np.uint8).reshape(-1, 14)[:, :8]
-    _, page = np.unique(pages, axis=0, return_inverse=True)
+    _, page = np.unique(places[:, :8], axis=0, return_inverse=True)
     page = page.reshape(-1)
     order = np.argsort(page, kind="stable")
     first = np.r_[True, np.diff(page[order]) != 0]
@@ -985,15 +900,6 @@ _KEPT = """
     END IF;"""
 
 
-def guard_body(column: str, hidden: str, *, switched: bool) -> str:
-    """Return the body of our trigger's function: before the switch a new vector becomes pending when the old one
-    changes; after it the old vector is removed when another new one is written, and cannot be written.
-    """
-    message = literal(f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it")
-    body = (_KEPT if switched else _PENDING).format(column=quoted(column), hidden=quoted(hidden), message=message)
-    return _GUARD_BODY.format(changes=body.strip())
-
-
 def _lacking(there: str, lacking: str) -> str:
     """Return the condition for rows that have a vector in one column and none in the other."""
     return f"{quoted(there)} IS NOT NULL AND {quoted(lacking)} IS NULL"
@@ -1002,15 +908,6 @@ def _lacking(there: str, lacking: str) -> str:
 def element_type_of(kind: str) -> str:
     """Return the element type of a column's type in the terms of ``DatabaseInfo``."""
     return next(name for name, known in VECTOR_TYPES.items() if known == kind)
-
-
-def _space(comment: str | None) -> Space:
-    """Return the space in the comment on a column, as in files of vectors; unknown for any other comment."""
-    try:
-        facts = json.loads(comment or "")[SPACE_KEY]
-        return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
-        return Space()
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -1030,7 +927,7 @@ _TRANSIENT = re.compile(r"08...|53[23]00|40...|55P03|57...|25P0[34]")
 class Client:
     """Two connections, one read-only and one for writing, opened on demand and reopened after they were lost."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: base.Address) -> None:
         self.address = address
         self._psycopg = require("psycopg", extra="pgvector")
         self._open: dict[bool, psycopg.Connection] = {}
@@ -1105,7 +1002,7 @@ class Client:
 
     def _translate(self, error: psycopg.Error, lost: bool) -> CongruenceError:
         text = " ".join(str(error).split()) or type(error).__name__
-        text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
+        text = base.hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
         code = error.sqlstate or ""
         place = self.address.shown
         if code in ("55P03", "40P01"):
@@ -1242,15 +1139,23 @@ class PgTable:
 
 
 class PgRows(NamedTuple):
-    """Rows to write: their ids, the versions that were read or None, and their vectors (b, dim), or None for none."""
+    """Rows to write: their ids, versions (b, 14), and vectors (b, dim), or None for none."""
 
     ids: pa.Array
-    places: list[bytes | None]
+    places: np.ndarray
     vectors: np.ndarray | None
 
-    def take(self, which: np.ndarray) -> PgRows:
-        vectors = None if self.vectors is None else self.vectors[which]
-        return PgRows(self.ids.take(pa.array(which)), [self.places[k] for k in which.tolist()], vectors)
+    @classmethod
+    def of(cls, ids: pa.Array, versions: Mapping[int | str, bytes], vectors: np.ndarray | None) -> PgRows:
+        """Return those of the rows that have a version."""
+        found = [versions.get(one, b"") for one in ids.to_pylist()]
+        places = np.frombuffer(b"".join(found), np.uint8).reshape(-1, 14)
+        rows = np.flatnonzero([bool(one) for one in found])
+        return cls(ids.take(pa.array(rows)), places, None if vectors is None else vectors[rows])
+
+    def take(self, rows: np.ndarray) -> PgRows:
+        vectors = None if self.vectors is None else self.vectors[rows]
+        return PgRows(self.ids.take(pa.array(rows)), self.places[rows], vectors)
 
 
 class PgState(NamedTuple):
@@ -1261,12 +1166,12 @@ class PgState(NamedTuple):
     old_type: PgColumn
     new: str
     new_type: PgColumn | None
-    mark: Mark | None
+    mark: catalog.Mark | None
 
     def column(self, side: VectorSide) -> str:
         return self.old if side == "old" else self.new
 
-    def made(self, place: str) -> tuple[Mark, PgColumn]:
+    def made(self, place: str) -> tuple[catalog.Mark, PgColumn]:
         """Return the note and the type of the new column. Raises MigrationError if there is none."""
         refusals.refuse(self.mark is None or self.new_type is None, "untouched", place)
         assert self.mark is not None
@@ -1307,8 +1212,7 @@ def find_table(
     keys = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
     options: dict[str, Any] = {"vectors": columns, "coded": (), "keys": keys}
     column, ids = choose_columns(types, f"{place} {schema}.{name}", column, ids, modality, **options)
-    if types[ids] not in ID_TYPES:
-        raise refusals.refusal("ids", ids, kind=types[ids])
+    refusals.refuse(types[ids] not in ID_TYPES, "ids", ids, kind=types[ids])
     return PgTable(schema, name, column, ids, modality, oid, types[ids], extension)
 
 
@@ -1321,7 +1225,7 @@ OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
 
 def definition_like(
-    index: PgIndex, table: PgTable, column: str, old_dim: int | None, dim: int, type_: PgColumn
+    index: catalog.PgIndex, table: PgTable, column: str, old_dim: int | None, dim: int, type_: PgColumn
 ) -> str | None:
     """Return what follows USING in the definition of an index like another, over new vectors; None if there is none.
 
@@ -1344,7 +1248,7 @@ def definition_like(
         return None
     expression = f"({quoted(column)}::{table.vector_type(kind, dim)})" if cast else quoted(column)
     pairs = (option.partition("=") for option in index.options)
-    options = ", ".join(f"{quoted(key)} = {literal(value)}" for key, _, value in pairs)
+    options = ", ".join(f"{quoted(key)} = {catalog.literal(value)}" for key, _, value in pairs)
     operators = quoted(table.extension, f"{kind}_{metric}_ops")
     parameters = f" WITH ({options})" if options else ""
     where = f" WHERE {index.predicate}" if index.predicate else ""
@@ -1354,12 +1258,12 @@ def definition_like(
 class NewIndex(NamedTuple):
     """An index to build over the new vectors before the switch."""
 
-    old: PgIndex
+    old: catalog.PgIndex
     rest: str | None  # of the definition, after USING; None if pgvector does not support it
 
     @property
     def name(self) -> str:
-        return hidden_name(self.old.name, NEW)
+        return catalog.hidden_name(self.old.name, NEW)
 
     @property
     def path(self) -> str:
@@ -1379,7 +1283,7 @@ class NewIndex(NamedTuple):
             cursor.execute(f"DROP INDEX CONCURRENTLY {self.path}")
             found = None
         if found is None:
-            cursor.execute(f"SET default_tablespace = {literal(old.tablespace or '')}")
+            cursor.execute(f"SET default_tablespace = {catalog.literal(old.tablespace or '')}")
             on = (f"ONLY {old.table}",) if old.partitioned else (old.table, "CONCURRENTLY ")
             cursor.execute(self.statement(*on))
             cursor.execute("RESET default_tablespace")
@@ -1405,7 +1309,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     """Decode the values of a binary cursor, without NULL, into float32 of shape (b, dim); bits become 1 and -1."""
     if kind == "bit":  # the number of bits, which is the same in all rows of a column, then the bits
         rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-        return unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
+        return base.unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
     number = np.dtype(_NUMBERS[kind])
     widths = {len(value) for value in values}
     if len(widths) > 1:
@@ -1417,35 +1321,19 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     return np.ascontiguousarray(bytes_of_rows[:, 4:]).view(number).astype(np.float32)
 
 
-def encode_ids(ids: pa.Array, kind: str) -> np.ndarray | list[bytes]:
-    """Encode ids for ``copy_stream``."""
-    if kind in INT_TYPES:
-        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(INT_TYPES[kind])[:, None].view(np.uint8)
-    if kind == "uuid":
-        digits = "".join(ids.to_pylist()).replace("-", "")
-        return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(len(ids), 16)
-    return [text.encode() for text in ids.to_pylist()]
-
-
 def encode_vectors(vectors: np.ndarray, kind: str) -> np.ndarray:
     """Encode vectors, shape (b, dim), for ``copy_stream``; a bit is 1 above 0."""
     b, dim = vectors.shape
     if kind == "bit":
-        return np.hstack([np.tile(np.frombuffer(dim.to_bytes(4), np.uint8), (b, 1)), pack(vectors)])
+        return np.hstack([np.tile(np.frombuffer(dim.to_bytes(4), np.uint8), (b, 1)), base.pack(vectors)])
     with np.errstate(over="ignore"):  # values beyond the range of float16 become infinite, which the server refuses
         numbers = np.ascontiguousarray(vectors.astype(_NUMBERS[kind])).view(np.uint8)
     return np.hstack([np.tile(np.frombuffer(dim.to_bytes(2) + b"\0\0", np.uint8), (b, 1)), numbers])
 
 
-def copy_stream(columns: Sequence[np.ndarray | list[bytes]]) -> bytes:
-    """Encode columns, uint8 of shape (b, bytes) or lists of bytes, for COPY … FROM STDIN (FORMAT BINARY)."""
-    b, n = len(columns[0]), len(columns).to_bytes(2)
-    if all(isinstance(column, np.ndarray) for column in columns):
-        parts = [np.tile(np.frombuffer(n, np.uint8), (b, 1))]
-        for column in columns:
-            width = np.asarray(column).shape[1]
-            parts += [np.tile(np.frombuffer(width.to_bytes(4), np.uint8), (b, 1)), np.asarray(column)]
-        return _HEADER + np.hstack(parts).tobytes() + _TRAILER
-    fields = [list(map(bytes, column)) if isinstance(column, np.ndarray) else column for column in columns]
-    rows = (n + b"".join(len(value).to_bytes(4) + value for value in row) for row in zip(*fields, strict=True))
-    return _HEADER + b"".join(rows) + _TRAILER
+def copy_stream(*columns: np.ndarray) -> bytes:
+    """Encode columns, uint8 of shape (b, bytes), for COPY … FROM STDIN (FORMAT BINARY)."""
+    sizes = [len(columns).to_bytes(2), *(column.shape[1].to_bytes(4) for column in columns)]
+    heads = [np.tile(np.frombuffer(size, np.uint8), (len(columns[0]), 1)) for size in sizes]
+    parts = [heads[0], *(part for pair in zip(heads[1:], columns, strict=True) for part in pair)]
+    return _HEADER + np.hstack(parts).tobytes() + _TRAILER

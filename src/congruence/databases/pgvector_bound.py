@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from congruence.databases._base import MARK_KEY, NEW
-from congruence.databases._base import quoted as quoted_name
+from congruence.databases._base import MARK_KEY, NEW, json_in, own_metadata, quoted
 from congruence.errors import MigrationError
 from congruence.io import SPACE_KEY
 
@@ -22,7 +21,7 @@ _TREE = """
     WITH RECURSIVE tree AS (
         SELECT $1::oid AS oid, 0 AS depth
         UNION SELECT i.inhrelid, t.depth + 1 FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid)
-    SELECT c.oid, format('%I.%I', n.nspname, c.relname), c.relkind::text, c.relispartition
+    SELECT c.oid, format('%I.%I', n.nspname, c.relname), c.relispartition
     FROM (SELECT oid, max(depth) AS depth FROM tree GROUP BY oid) t
     JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY t.depth, c.oid"""
 
@@ -153,7 +152,7 @@ _GRANTS = """
 _STORAGE = {"p": "PLAIN", "e": "EXTERNAL", "m": "MAIN", "x": "EXTENDED"}
 
 _INDEXES = """
-    SELECT i.indexrelid, n.nspname, c.relname, c.relkind::text, i.indisunique, i.indrelid, i.indrelid::regclass::text,
+    SELECT i.indexrelid, n.nspname, c.relname, c.relkind = 'I', i.indisunique, i.indrelid::regclass::text,
            pg_get_indexdef(i.indexrelid), pg_get_expr(i.indpred, i.indrelid),
            (SELECT spcname FROM pg_tablespace WHERE oid = c.reltablespace),
            (SELECT inhparent FROM pg_inherits WHERE inhrelid = i.indexrelid), i.indisvalid,
@@ -161,7 +160,8 @@ _INDEXES = """
                    ELSE ' DEFERRABLE' END FROM pg_constraint WHERE conindid = i.indexrelid AND contype = 'u'),
            obj_description(i.indexrelid, 'pg_class'),
            (SELECT obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE conindid = i.indexrelid
-            AND contype = 'u'), am.amname, o.opcname, coalesce(c.reloptions, '{}'), i.indexprs IS NOT NULL
+            AND contype = 'u'), am.amname, o.opcname, split_part(o.opcname, '_', 1),
+           split_part(o.opcname, '_', 2), coalesce(c.reloptions, '{}'), i.indexprs IS NOT NULL
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_am am ON am.oid = c.relam JOIN pg_opclass o ON o.oid = i.indclass[0]
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
@@ -182,11 +182,6 @@ _UNVALIDATED = """
     SELECT format('%I.%I', n.nspname, t.relname), c.conname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
     JOIN pg_namespace n ON n.oid = t.relnamespace
     WHERE c.conrelid = ANY($1::oid[]) AND c.contype = 'c' AND NOT c.convalidated AND c.conislocal"""
-
-
-def quoted(*names: str) -> str:
-    """Return a name, or one in a schema, as a quoted SQL identifier."""
-    return ".".join(map(quoted_name, names))
 
 
 def hidden_name(name: str, suffix: str) -> str:
@@ -212,7 +207,6 @@ class Relation(NamedTuple):
 
     oid: int
     name: str  # qualified and quoted
-    kind: str  # relkind
     partition: bool
 
 
@@ -236,9 +230,8 @@ class PgIndex(NamedTuple):
     oid: int
     schema: str
     name: str
-    relkind: str
+    partitioned: bool
     unique: bool
-    table_oid: int
     table: str
     definition: str
     predicate: str | None
@@ -250,25 +243,15 @@ class PgIndex(NamedTuple):
     constraint_comment: str | None
     method: str
     operators: str  # operator class, such as vector_cosine_ops
+    kind: str  # its parts
+    metric: str
     options: list[str]  # storage parameters, such as m=16
     cast: bool  # whether it is over an expression; a query uses an index over a cast only with the same cast
-
-    @property
-    def partitioned(self) -> bool:
-        return self.relkind == "I"
 
     @property
     def searches(self) -> bool:
         """Whether pgvector finds the nearest rows by it."""
         return self.valid and self.method in ("hnsw", "ivfflat")
-
-    @property
-    def kind(self) -> str:
-        return self.operators.partition("_")[0]
-
-    @property
-    def metric(self) -> str:
-        return self.operators.removesuffix("_ops").partition("_")[2]
 
     @property
     def distance(self) -> str | None:
@@ -367,8 +350,7 @@ class Mark:
     indexes: list[list[str]] = field(default_factory=list)
     #: Table and name of each constraint that is still to be validated.
     unvalidated: list[list[str]] = field(default_factory=list)
-    #: Type of the vectors that were there at the run.
-    kind: str = ""
+    kind: str = ""  # type of the vectors that were there at the run
 
 
 class ServerRefusal(MigrationError):
@@ -480,13 +462,10 @@ def _copy_comment(cursor: Any, relation: Relation, source: str, target: str, *, 
 
 def without_space(comment: str | None) -> str | None:
     """Return a comment without the space of the old model."""
-    try:
-        facts = json.loads(comment or "")
-    except ValueError:
+    facts = json_in(comment or "")
+    if not {SPACE_KEY, MARK_KEY} & set(facts):
         return comment
-    if not isinstance(facts, dict) or not {SPACE_KEY, MARK_KEY} & set(facts):
-        return comment
-    kept = {key: value for key, value in facts.items() if key not in (SPACE_KEY, MARK_KEY)}
+    kept = own_metadata(facts)
     return json.dumps(kept) if kept else None
 
 

@@ -15,26 +15,9 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    MARK_KEY,
-    UUID,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    folder_in,
-    metadata_for_new,
-    own_metadata,
-    space_in,
-    texts,
-    wait_until_indexed,
-    with_key,
-)
+from congruence.databases._base import BATCH, MARK_KEY, UUID, Address, Block, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
@@ -42,20 +25,11 @@ from congruence.errors import CongruenceError, DatabaseError, FileError, Migrati
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
 
-#: Environment variable with the server's API key, which is not allowed in an address.
-API_KEY = "QDRANT_API_KEY"
-
-#: Timeout of a request, in seconds.
-TIMEOUT = 60
-
-#: Maximum bytes of a request that writes points; servers refuse more than 32 MiB by default.
-_REQUEST_BYTES = 8 * 2**20
-
-#: Maximum bytes of a number in a request: a float32, written as the shortest text of a float64.
-_NUMBER_BYTES = 22
-
-#: Number of points from which the names of payload fields are determined.
-_SAMPLE = 100
+API_KEY = "QDRANT_API_KEY"  # environment variable with the server's API key, which is not allowed in an address
+TIMEOUT = 60  # timeout of a request, in seconds
+_REQUEST_BYTES = 8 * 2**20  # maximum bytes of a request that writes points; servers refuse more than 32 MiB by default
+_NUMBER_BYTES = 22  # maximum bytes of a number in a request: a float32, written as the shortest text of a float64
+_SAMPLE = 100  # number of points from which the names of payload fields are determined
 
 _FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
@@ -77,16 +51,16 @@ class Qdrant(CollectionDatabase):
 
     kind = "qdrant"
     bare_rows = True
-    capabilities = Capabilities(
+    capabilities = base.Capabilities(
         container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
-        self._address, self._key_of_server = with_key(address, API_KEY)
+        self._address, self._key_of_server = base.with_key(address, API_KEY)
         self._models = require("qdrant_client.models", extra="qdrant")
         local = address.scheme == "qdrant" and urlsplit(address.text).netloc in ("", ".", "..", "~")
-        self._folder = folder_in(address) if local else None
+        self._folder = base.folder_in(address) if local else None
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
@@ -298,7 +272,7 @@ class Qdrant(CollectionDatabase):
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
-            modalities = texts(_value_at(record.payload, self._modality) for record in records)
+            modalities = base.texts(_value_at(record.payload, self._modality) for record in records)
         cursor = records[-1].id if records else 0
         return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
@@ -320,9 +294,6 @@ class Qdrant(CollectionDatabase):
     def _store(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
         for part, rows in _requests(records, vectors):
             self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
-
-    def _store_bare(self, collection: str, records: list[Record]) -> None:
-        self._store(collection, records, None)
 
     def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         for part, rows in _requests(records, vectors):
@@ -359,8 +330,7 @@ class Qdrant(CollectionDatabase):
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
-            space=space_in(config.metadata, place.old),
-            free_bytes=self._free_bytes(),
+            space=base.space_in(config.metadata, place.old),
         )
 
     def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
@@ -407,7 +377,7 @@ class Qdrant(CollectionDatabase):
             self._client.create_collection,
             place.new,
             vectors_config=vectors,
-            metadata=metadata_for_new(config.metadata, mark),
+            metadata=base.metadata_for_new(config.metadata, mark),
             **{key: value for key, value in settings.items() if value is not None},
         )
         if not self._mark_of(place.new):
@@ -418,16 +388,7 @@ class Qdrant(CollectionDatabase):
             )
 
     def _settings(self, collection: str) -> Mapping[str, object]:
-        return {"metadata": own_metadata(self._info_of(collection).config.metadata)}
-
-    def _complete(self) -> None:
-        place = self._place()
-        self._index_like(place.old, place.new)
-
-    def _show_old(self) -> None:
-        place = self._place()
-        self._index_like(place.new, place.old)
-        super()._show_old()
+        return {"metadata": base.own_metadata(self._info_of(collection).config.metadata)}
 
     def _index_like(self, like: str, collection: str) -> None:
         indexed = self._info_of(like).payload_schema
@@ -469,7 +430,7 @@ class Qdrant(CollectionDatabase):
                 )
             return bool(info.status.value == "yellow")
 
-        wait_until_indexed(pending, repr(place.new))
+        base.wait_until_indexed(pending, repr(place.new))
         info = self._info_of(place.new)
         return _describe_index(info.config, self._params(info))
 

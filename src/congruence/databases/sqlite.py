@@ -18,30 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import (
-    BATCH,
-    OLD,
-    Address,
-    Block,
-    Capabilities,
-    Cursor,
-    DatabaseInfo,
-    Name,
-    NewVectors,
-    Stage,
-    VectorSide,
-    mark_in,
-    pack,
-    quoted,
-    time_scratch,
-    unpack,
-)
+from congruence.databases._base import BATCH, OLD, Address, Block, DatabaseInfo, Name, NewVectors, VectorSide, quoted
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError, StorageError
 
-#: Seconds to wait for another writer.
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 5.0  # seconds to wait for another writer
 
 #: Number of recently read rows whose other columns are cached: to return another column of a row, vec0 also reads the
 #: whole vector.
@@ -53,8 +36,7 @@ _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
-#: Column of the table with the mark of a migration.
-_MARK = "(mark TEXT NOT NULL)"
+_MARK = "(mark TEXT NOT NULL)"  # column of the table with the mark of a migration
 
 _T = TypeVar("_T")
 
@@ -69,7 +51,7 @@ class SQLite(CollectionDatabase):
     kind = "sqlite-vec"
     longest_name = 10**9
     _called = "vec0 tables"
-    capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
+    capabilities = base.Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
@@ -89,6 +71,7 @@ class SQLite(CollectionDatabase):
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._remembered: dict[int | str, tuple[Any, ...]] = {}
         self._table = self._find_table(table)
+        self._subject, self._mark_table = f"{self._path} {self._table}", f"{self._table}__congruence_mark"
         self._column = column or ""
         vec0 = self._open(self._find().old)
         self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
@@ -130,10 +113,6 @@ class SQLite(CollectionDatabase):
         tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
 
-    @property
-    def _subject(self) -> object:
-        return f"{self._path} {self._table}"
-
     def _names(self) -> Collection[str]:
         return self._statements()
 
@@ -141,12 +120,8 @@ class SQLite(CollectionDatabase):
         found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
         if not found or not found[0][0].endswith(_MARK):
             return {}
-        mark = next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
+        mark = next((base.mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
         return mark if mark.get("switched", False) == (collection == self._table) else {}
-
-    @property
-    def _mark_table(self) -> str:
-        return f"{self._table}__congruence_mark"
 
     def _open(self, collection: str) -> Vec0:
         return Vec0.parse(collection, self._statements()[collection], self._column or None)
@@ -157,13 +132,12 @@ class SQLite(CollectionDatabase):
     def info(self) -> DatabaseInfo:
         vec0 = self._open(self._place().old)
         return DatabaseInfo(
-            place=str(self._subject),
+            place=self._subject,
             rows=self.count(),
             dim=vec0.dim,
             element_type=vec0.element_type,
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
-            free_bytes=self._free_bytes(),
         )
 
     def _read_rows(self, vec0: Vec0, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -175,7 +149,7 @@ class SQLite(CollectionDatabase):
         return self._read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
     def _pages(
-        self, collection: Vec0, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+        self, collection: Vec0, *, after: base.Cursor | None = None, batch: int = BATCH, whole: bool = False
     ) -> Iterator[list[tuple[Any, ...]]]:
         while True:
             condition = "" if after is None else "WHERE id > ?"
@@ -237,7 +211,7 @@ class SQLite(CollectionDatabase):
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        if self.stage() is not Stage.PREPARED:
+        if self.stage() is not base.Stage.PREPARED:
             return
         ids = self._unmatched("new", "old")
         for start in range(0, len(ids), batch):
@@ -254,8 +228,7 @@ class SQLite(CollectionDatabase):
         super().check(new)
         ours = f"{self._table}__congruence_".casefold()
         for (name,) in self._read("SELECT name FROM sqlite_master"):
-            if name.casefold().startswith(ours):
-                raise refusals.refusal("not ours", name)
+            refusals.refuse(name.casefold().startswith(ours), "not ours", name)
         if not os.access(self._path, os.W_OK):
             raise StorageError(f"{self._path} cannot be written.", "Change its permissions.")
 
@@ -305,7 +278,7 @@ class SQLite(CollectionDatabase):
                 connection.execute("COMMIT")
             return SQLite(Address.parse(path))
 
-        return time_scratch(self._path.resolve().parent, make, vectors, element_type)
+        return base.time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def _missing(self) -> int:
         return int(self._unmatched("old", "new", "count(*)")[0])
@@ -434,13 +407,13 @@ class Vec0:
     def blobs(self, vectors: np.ndarray) -> np.ndarray:
         """Encode vectors as blobs; the lowest bit is the first component, as in ``vec_quantize_binary``."""
         if self.element_type == "binary":
-            return pack(vectors, "little")
+            return base.pack(vectors, "little")
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
 
     def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
         joined = b"".join(blobs)
         if self.element_type == "binary":
-            return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
+            return base.unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
         kind = np.dtype("<f4" if self.element_type == "float32" else "i1")
         return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
 

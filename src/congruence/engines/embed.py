@@ -24,8 +24,7 @@ from congruence.io.ids import arrow_ids
 from congruence.io.jobs import FragmentWork, Job, JobReport, quarantined
 from congruence.io.tables import TableLayout
 
-#: Number of items read at a time, rounded up to whole batches.
-_READ = 1024
+_READ = 1024  # number of items read at a time, rounded up to whole batches
 
 
 @lru_cache(maxsize=1)  # models are large

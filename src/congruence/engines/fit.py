@@ -23,15 +23,11 @@ from congruence.maps import AffineMap, LinearMap, Map, OrthogonalMap
 from congruence.upgrade.choose import FEWEST
 from congruence.upgrade.readouts import read_as_store, read_queries
 
-#: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
-_CHECKED = 2000
-
-#: Methods that can be fitted from moments.
-METHODS = ("auto", "orthogonal", "linear")
+_CHECKED = 2000  # maximum number of pairs, all from the first fragment, on which the pairing is checked
+METHODS = ("auto", "orthogonal", "linear")  # methods that can be fitted from moments
 
 
-#: Bytes of source vectors in a block of pairs.
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block of pairs
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,11 @@ class PairedData:
             if first is None or second is None:
                 return
             n = min(len(first[1]), len(second[1]))
-            _check_same_ids(first[0], second[0], n, row, names)
+            a, b = (None if ids is None else ids[:n] for ids, _ in (first, second))
+            if a is not None and b is not None and not a.equals(b.cast(a.type)):
+                at = next(k for k in range(n) if str(a[k]) != str(b[k]))
+                problem = f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}."
+                raise IdError(problem, "Join both models' vectors into one table by id, and pass its two columns.")
             for (ids, block), name in zip((first, second), names, strict=True):
                 check_rows(block[:n], name, ids=RowNames(ids, row), allow_zero_rows=self.allow_zero_rows)
             yield first[1][:n], second[1][:n]
@@ -68,16 +68,6 @@ class PairedData:
                 None if len(block) == n else (None if ids is None else ids[n:], block[n:])
                 for ids, block in (first, second)
             ]
-
-
-def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: Sequence[str]) -> None:
-    if ids is None or other is None:
-        return
-    a, b = ids[:n], other[:n]
-    if not a.equals(b.cast(a.type)):
-        at = next(k for k in range(n) if str(a[k]) != str(b[k]))
-        problem = f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}."
-        raise IdError(problem, "Join both models' vectors into one table by id, and pass its two columns.")
 
 
 def open_pairs(
@@ -144,7 +134,12 @@ def fit_dataset(
         fix = "Pass one that can be fitted from moments, or fit on a sample without `engine=…`."
         raise ParameterError(f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.", fix)
     scores: dict[str, object] = {"n_pairs": pairs.source.n}
-    X, Y = _first_pairs(pairs)
+    blocks: list[tuple[np.ndarray, np.ndarray]] = []
+    for block in pairs.blocks(pairs.source.fragments[0]):
+        blocks.append(block)
+        if sum(len(x) for x, _ in blocks) >= _CHECKED:
+            break
+    X, Y = (np.concatenate(side)[:_CHECKED] for side in zip(*blocks, strict=True))
     if check:
         report = check_pairing(X, Y)
         warn_pairing(report, strict=strict)
@@ -189,16 +184,6 @@ def _merge_moments(states: Sequence[bytes]) -> bytes:
     loaded = [safetensors.numpy.load(state) for state in states]
     moments = functools.reduce(CrossMoments.merge, map(CrossMoments.from_state, loaded))
     return _pack({**moments.state(), "unit": np.prod([state["unit"] for state in loaded], axis=0)})
-
-
-def _first_pairs(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
-    blocks: list[tuple[np.ndarray, np.ndarray]] = []
-    for block in pairs.blocks(pairs.source.fragments[0]):
-        blocks.append(block)
-        if sum(len(x) for x, _ in blocks) >= _CHECKED:
-            break
-    X, Y = (np.concatenate(side)[:_CHECKED] for side in zip(*blocks, strict=True))
-    return X, Y
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> bytes:

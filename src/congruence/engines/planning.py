@@ -22,11 +22,8 @@ from congruence.io.tables import TableLayout
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.transform import BlockMap
 
-#: Bytes of source vectors on which rates are measured.
-_MEASURED_BYTES = 64 * 2**20
-
-#: Size in bytes of one part of an upload by Arrow.
-PART_BYTES = 10 * 2**20
+_MEASURED_BYTES = 64 * 2**20  # bytes of source vectors on which rates are measured
+PART_BYTES = 10 * 2**20  # size in bytes of one part of an upload by Arrow
 
 #: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing S3 performance").
 _GETS, _PUTS = 5500, 3500

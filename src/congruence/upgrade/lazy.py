@@ -38,7 +38,7 @@ from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.bridge.search import as_rows
 from congruence.upgrade.migrate.encode import Encode, encode_items
-from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hashes, make_folder, places_of
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hashes, make_folder
 from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, plan_folder
 from congruence.upgrade.migrate.stages import reembed
@@ -770,7 +770,7 @@ class _Stored:
         here = of_modality(new, self.among)
         new = new._replace(ids=new.ids.filter(pa.array(here)), vectors=new.vectors[here])
         names, stored = id_texts(new.ids.to_pylist()), unit_rows(mapper.new.decode(new.vectors))
-        at = places_of(new.ids, old.ids)
+        at = id_rows(id_texts(old.ids.to_pylist()), id_texts(new.ids.to_pylist()))
         has_old = at >= 0  # others were written by the application, by the new model
         rows, theirs = np.zeros((len(names), self.dim_old), np.float32), ~has_old
         if has_old.any():

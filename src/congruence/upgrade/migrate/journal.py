@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage, check_writable
@@ -41,13 +40,7 @@ SEEN = {
 }
 
 #: The step to which other steps are refused, by state.
-FIRST = {
-    "filling": "run",
-    "filled": "verify",
-    "verified": "switch",
-    "switched": "rollback",
-    "rolled back": "verify",
-}
+FIRST = {"filling": "run", "filled": "verify", "verified": "switch", "switched": "rollback", "rolled back": "verify"}
 
 DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
@@ -84,11 +77,6 @@ def hashes(ids: pa.Array, vectors: np.ndarray, size: int = 8) -> np.ndarray:
     )
     found = np.frombuffer(digests, "<u8")
     return found if size == 8 else found.reshape(-1, size // 8)
-
-
-def places_of(wanted: pa.Array, ids: pa.Array) -> np.ndarray:
-    """Return the position of each wanted id among ids, −1 if it is not there."""
-    return id_rows(id_texts(ids.to_pylist()), id_texts(wanted.to_pylist()))
 
 
 @dataclass

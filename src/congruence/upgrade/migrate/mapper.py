@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
 from congruence.compare.origins import judge
-from congruence.databases import Block, Database, DatabaseInfo
+from congruence.databases import Block, Database, DatabaseInfo, rows_of
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
@@ -123,10 +123,7 @@ class RowMapper:
         """Return which rows are mapped, bool of shape (b,); the others keep their vectors."""
         if self.selected is None:
             return np.ones(len(ids), bool)
-        import pyarrow.compute as pc
-
-        chosen = pc.is_in(ids.cast(self.selected.type), value_set=self.selected)
-        return np.asarray(chosen.to_numpy(zero_copy_only=False))
+        return rows_of(ids, self.selected) >= 0
 
     def _mapped(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)

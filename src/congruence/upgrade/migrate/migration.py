@@ -446,7 +446,7 @@ class Migration:
         with self._at_work(
             "filling", "filled", "verified", "rolled back", to="discard the new vectors", step="discard"
         ):
-            if self.marks is not None and (rows := self.retry(self._count_only_vectors, self.marks)):
+            if rows := self.retry(self._count_only_vectors):
                 raise errors.MigrationError(
                     f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
                     "Switch again, or write their old vectors.",
@@ -465,11 +465,11 @@ class Migration:
             Marks.remove(self.folder)
         self.journal = self.marks = None
 
-    def _count_only_vectors(self, marks: Marks) -> int:
+    def _count_only_vectors(self) -> int:
         """Return the number of rows that the application wrote after a switch and that have no old vector."""
-        database = self.database
+        database, marks = self.database, self.marks
         # Without new vectors, an earlier call was killed at its end; and a switch of files exchanges all vectors.
-        if database.stage() is Stage.UNTOUCHED or not database.capabilities.writes_after_switch:
+        if marks is None or database.stage() is Stage.UNTOUCHED or not database.capabilities.writes_after_switch:
             return 0
         # Ours without an old one is that of a row that was deleted, or whose vector was removed.
         return sum(

@@ -123,57 +123,30 @@ def make_plan(
         container=database.capabilities.container,
         atomic_switch=database.capabilities.atomic_switch,
         bytes_new=info.rows * bytes_a_row(mapper.dim, element_type),
-        free_bytes=info.free_bytes,
+        free_bytes=database.free_bytes(),
         index=info.index,
         old_type=info.element_type,
         encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
         encode_cost=None if price is None else info.rows * price,
     )
-    note = plan.note
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
         raise errors.ShapeError(f"No rows with a vector in {place}.", "Check the table, the column and the condition.")
     mapper.check_width(sample.vectors)
-    stage = database.stage()
-    if stage is Stage.UNTOUCHED:
-        new = NewVectors(mapper.dim, element_type, {})
-        database.check(new)
-        obstacles = database.obstacles(new)
-        note("stage", "good", "there are only old vectors")
-        found = [("run", "bad", f"the table has {words}") for step, words in obstacles if step == "run"]
-        for step, outcome, words in (*found, *database.foresee(obstacles, hasattr(mapper.map, "inverse"))):
-            note(step, outcome, words, _obstacle(place, step, words))
-    else:
-        words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
-        fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
-        why = f"At {place}, {words}, without the journal of that migration."
-        note("stage", "bad", words, errors.MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
-    try:
-        mapper.check(info, sample)
-        words = f"vectors of {info.space.model}, as the map expects"
-        if not info.space.model:
-            words = f"{info.dim}-d, as the map expects; the database does not record which model they come from"
-        note("space", "good" if info.space.model else "unknown", words)
-    except errors.CongruenceError as error:
-        note("space", "bad", str(error), error)
+    _check_stage(plan, database, mapper)
+    _check_space(plan, mapper, info, sample)
     seconds = time.perf_counter() - started
     if mapper.old.element_type == "binary" or plan.refusals:
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
-        note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
+        plan.note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
         for check in judge_rows(mapper, _spread(database, info), allow_unknown, database):
             plan.checks.append(check)
             if check["outcome"] == "bad":
                 plan.refusals.setdefault(check["check"], misfit(f"at {place}", check))
-    started, mapped = time.perf_counter(), None
-    try:
-        mapped = mapper(sample.ids, sample.vectors, sample.modalities)
-        note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
-    except errors.CongruenceError as error:
-        if isinstance(error, errors.NotFiniteError | errors.ZeroRowError):
-            error = all_bad_rows(database, mapper.allow_zero_rows) or error
-        note("rows", "bad", str(error), error)
+    started = time.perf_counter()
+    mapped = _map_sample(plan, database, mapper, sample)
     seconds += time.perf_counter() - started
     rate = len(sample.ids) / max(seconds, 1e-9)
     plan.rows_per_second, plan.minutes = rate, info.rows / rate / 60
@@ -185,47 +158,91 @@ def make_plan(
                 plan.written_per_second = written = len(sample.ids) / max(write_seconds, 1e-9)
                 plan.minutes = info.rows / min(rate, written) / 60
         for step, outcome, words in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
-            note(step, outcome, words, _obstacle(place, step, words))
-    repeated = database.repeated_ids()
-    words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
-    note(
-        "ids",
-        "bad" if repeated else "good",
-        words,
-        errors.IdError(f"At {place}, {words}.", "Make the ids unique first."),
-    )
-    plan.stored_as = mapper.new.describe()
-    if info.free_bytes is not None:
-        size = plan.bytes_new
-        enough, words = info.free_bytes >= size, f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
-        why = f"The database's disk has {info.free_bytes:,} bytes free, and {size:,} are needed."
-        fix = "Free some, or pass `element_type='float16'`."
-        note("disk", "good" if enough else "bad", words, errors.StorageError(why, fix))
-    if certificate is None:
-        note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
+            plan.note(step, outcome, words, _obstacle(place, step, words))
+    if repeated := database.repeated_ids():
+        words = f"several rows have the id {', '.join(repeated[:3])}"
+        plan.note("ids", "bad", words, errors.IdError(f"At {place}, {words}.", "Make the ids unique first."))
     else:
-        plan.verdict = verdict = read_verdict(certificate)
-        words = f"{verdict['headline']}: {verdict['reason']}"
-        why = f"The certificate advises against mapping ({words})."
-        if verdict["action"] == "progressive":
-            words += " Mapping alone does not reach the required quality: re-embed afterward."
-        supports = "good" if verdict["action"] in FOR_MAPPING else "bad"
-        if not set(FOR_MAPPING).isdisjoint(verdict["between"].split(", ")):
-            supports = "unknown"
-        advice = errors.MigrationError(why, "Follow it, or pass `anyway=True`.")
-        note("certificate", supports, words, advice)
-        models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
-        differing = [
-            f"{verdict[side]} (the map has {model})"
-            for side, model in models.items()
-            if model and verdict[side] and not verdict[side].startswith(model)
-        ]
-        if differing:
-            note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
+        plan.note("ids", "good", "each id occurs once")
+    plan.stored_as = mapper.new.describe()
+    if (free := plan.free_bytes) is not None:
+        size = plan.bytes_new
+        enough, words = free >= size, f"{say_size(free)} free, {say_size(size)} needed"
+        why = f"The database's disk has {free:,} bytes free, and {size:,} are needed."
+        fix = "Free some, or pass `element_type='float16'`."
+        plan.note("disk", "good" if enough else "bad", words, errors.StorageError(why, fix))
+    _check_certificate(plan, mapper, certificate)
     if mixed is not None and database.condition is not None:
         outcome, words, fix = _check_partial(database, mapper, info, mixed)
-        note("partial run", outcome, words, errors.ParameterError(f"At {place}, {words}.", fix or "Migrate all rows."))
+        error = errors.ParameterError(f"At {place}, {words}.", fix or "Migrate all rows.")
+        plan.note("partial run", outcome, words, error)
     return plan
+
+
+def _check_stage(plan: Plan, database: Database, mapper: RowMapper) -> None:
+    """Note what stands in the way of a step, or that new vectors are there."""
+    stage = database.stage()
+    if stage is Stage.UNTOUCHED:
+        new = NewVectors(mapper.dim, plan.element_type, {})
+        database.check(new)
+        obstacles = database.obstacles(new)
+        plan.note("stage", "good", "there are only old vectors")
+        found = [("run", "bad", f"the table has {words}") for step, words in obstacles if step == "run"]
+        for step, outcome, words in (*found, *database.foresee(obstacles, hasattr(mapper.map, "inverse"))):
+            plan.note(step, outcome, words, _obstacle(plan.place, step, words))
+        return
+    words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
+    fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
+    why = f"At {plan.place}, {words}, without the journal of that migration."
+    plan.note("stage", "bad", words, errors.MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
+
+
+def _check_space(plan: Plan, mapper: RowMapper, info: DatabaseInfo, sample: Block) -> None:
+    try:
+        mapper.check(info, sample)
+    except errors.CongruenceError as error:
+        plan.note("space", "bad", str(error), error)
+        return
+    words = f"vectors of {info.space.model}, as the map expects"
+    if not info.space.model:
+        words = f"{info.dim}-d, as the map expects; the database does not record which model they come from"
+    plan.note("space", "good" if info.space.model else "unknown", words)
+
+
+def _map_sample(plan: Plan, database: Database, mapper: RowMapper, sample: Block) -> np.ndarray | None:
+    """Return the mapped sample; None if it cannot be mapped."""
+    try:
+        mapped = mapper(sample.ids, sample.vectors, sample.modalities)
+    except errors.CongruenceError as error:
+        if isinstance(error, errors.NotFiniteError | errors.ZeroRowError):
+            error = all_bad_rows(database, mapper.allow_zero_rows) or error
+        plan.note("rows", "bad", str(error), error)
+        return None
+    plan.note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
+    return mapped
+
+
+def _check_certificate(plan: Plan, mapper: RowMapper, certificate: Mapping[str, object] | None) -> None:
+    if certificate is None:
+        plan.note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
+        return
+    plan.verdict = verdict = read_verdict(certificate)
+    words = f"{verdict['headline']}: {verdict['reason']}"
+    why = f"The certificate advises against mapping ({words})."
+    if verdict["action"] == "progressive":
+        words += " Mapping alone does not reach the required quality: re-embed afterward."
+    supports = "good" if verdict["action"] in FOR_MAPPING else "bad"
+    if not set(FOR_MAPPING).isdisjoint(verdict["between"].split(", ")):
+        supports = "unknown"
+    plan.note("certificate", supports, words, errors.MigrationError(why, "Follow it, or pass `anyway=True`."))
+    models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
+    differing = [
+        f"{verdict[side]} (the map has {model})"
+        for side, model in models.items()
+        if model and verdict[side] and not verdict[side].startswith(model)
+    ]
+    if differing:
+        plan.note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
 
 
 def _obstacle(place: str, step: str, words: str) -> errors.DatabaseError:

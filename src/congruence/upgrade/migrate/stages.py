@@ -18,6 +18,7 @@ from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix
 from congruence.compare.pairing import check_pairing
+from congruence.databases import rows_of
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import (
     CongruenceError,
@@ -27,7 +28,7 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
-from congruence.upgrade.migrate.journal import hashes, places_of
+from congruence.upgrade.migrate.journal import hashes
 from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, plan_folder, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
@@ -322,7 +323,7 @@ class _Table:
             if marks is not None:  # as they are read back
                 retry(database.flush)
                 stored = retry(database.fetch, names, "new")
-                ours = ~new.differs(stored.vectors, database.as_stored(vectors[places_of(stored.ids, names)]))
+                ours = ~new.differs(stored.vectors, database.as_stored(vectors[rows_of(stored.ids, names)]))
                 marks.add(hashes(stored.ids.filter(pa.array(ours)), stored.vectors[ours]))
         retry(database.flush)
         if marks is not None:
@@ -333,10 +334,10 @@ class _Table:
         found, marks = np.zeros(len(names), bool), self.migration.marks
         assert marks is not None
         old, new = (self.migration.database.fetch(names, side) for side in ("old", "new"))
-        place = places_of(old.ids, new.ids)
+        place = rows_of(old.ids, new.ids)
         both = place >= 0
         ids = old.ids.filter(pa.array(both))
-        found[places_of(ids, names)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
+        found[rows_of(ids, names)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
         return found
 
     def _mark(self) -> dict[str, Any]:

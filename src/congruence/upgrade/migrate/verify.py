@@ -11,10 +11,9 @@ import pyarrow as pa
 from congruence._utils.ids import id_texts
 from congruence._utils.plain import PlainData
 from congruence._utils.top_k import top_k
-from congruence.databases import Block, Database, VectorSide
+from congruence.databases import Block, Database, VectorSide, rows_of
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
-from congruence.upgrade.migrate.journal import places_of
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import checksum_of, checksum_text, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of, similarities
@@ -34,7 +33,7 @@ def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Blo
             "Restore the journal, or discard the new vectors and run again with another `journal=…`.",
         ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
-    return old, new, places_of(old.ids, new.ids)
+    return old, new, rows_of(old.ids, new.ids)
 
 
 #: Number of queries for which the results of the index are compared with exact search; without an index, where the
@@ -182,7 +181,7 @@ def _recall(
     block = database.fetch(pa.concat_arrays(results).unique(), side)
     similar, shares = similarities(queries, block.vectors, distance), []
     for row, ids, needed in zip(similar, results, least, strict=False):  # the least of held-out queries follow
-        rows = places_of(ids, block.ids)
+        rows = rows_of(ids, block.ids)
         nearly = needed - 1e-5 * np.abs(row).max(initial=0.0)
         shares.append(np.count_nonzero(row[rows[rows >= 0]] >= nearly) / k)
     return float(np.mean(shares))

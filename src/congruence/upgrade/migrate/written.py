@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from congruence.databases import Block, Database
+from congruence.databases import Block, Database, rows_of
 from congruence.errors import CorruptFileError, MigrationError, ParameterError
 from congruence.io.locations import Location
-from congruence.upgrade.migrate.journal import hashes, places_of
+from congruence.upgrade.migrate.journal import hashes
 from congruence.upgrade.migrate.mapper import RowMapper
 
 #: What a rollback does with rows that the application wrote after the switch.
@@ -132,7 +132,7 @@ def find_written(database: Database, mapper: RowMapper, marks: Marks | None, bat
         ours = np.zeros(len(block.ids), bool) if marks is None else marks.has(block.ids, block.vectors)
         if (unknown := block.has_old & ~ours).any():  # perhaps what the map gives now, after a killed re-embedding
             old = database.fetch(block.ids.filter(pa.array(unknown)), "old")
-            rows = places_of(old.ids, block.ids)
+            rows = rows_of(old.ids, block.ids)
             wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
             ours[rows] = ~mapper.new.differs(block.vectors[rows], wanted)
         note(
