@@ -1,12 +1,17 @@
 """Fuzz targets: for each reader, how to create a valid input, and what must be true of any result."""
 
+import contextlib
+import io
 import json
 import random
 import shutil
+import sys
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ import pyarrow.parquet as pq
 from hostile import SPACE, TEXTS, WRITERS, names, numbers, write_data_set
 from layouts import LAYOUTS, picture
 
-from congruence import datasets
+from congruence import OrthogonalMap, datasets
+from congruence.cli import main
 from congruence.embed import open_items
 from congruence.embed.inputs import IMAGE_SUFFIXES
 from congruence.embeddings import Embeddings, Space
@@ -142,6 +148,45 @@ def read_folder(path: Path) -> None:
         with refusing():
             contents(spec)
         read_vectors(spec)
+
+
+@cache
+def mapping() -> Path:
+    """Save a map of four dimensions to a folder of its own, and return its path."""
+    rows = np.random.default_rng(0).standard_normal((40, 4))
+    path = Path(tempfile.mkdtemp()) / "map"
+    OrthogonalMap().fit(rows, rows[:, ::-1]).save(path)
+    return path
+
+
+def run_commands(path: Path) -> None:
+    """Map and list a file by the commands: an output and exit 0, or one sentence, exit 2 and nothing left behind."""
+    place = mapping().parent
+    for words in (("inspect", path), ("transform", mapping(), path, "-o", place / "out.npy")):
+        shown, sys.argv, code = io.StringIO(), ["congruence", *map(str, words)], 0
+        try:
+            with (
+                warnings.catch_warnings(action="ignore"),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(shown),
+            ):
+                main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        left = {one.name for one in place.iterdir()} - {"map"}
+        shutil.rmtree(place / "out.npy", ignore_errors=True)
+        for name in left:
+            (place / name).unlink(missing_ok=True)
+        lines = [line for line in shown.getvalue().strip().splitlines() if not line.startswith("warning: ")]
+        if code:
+            assert code == 2, f"exit {code}: {lines}"
+            assert not left, f"left behind: {left}"
+            assert len(lines) == 1, f"more than one line: {lines}"
+            assert lines[0].startswith("error: "), lines
+            assert len(lines[0]) <= LONGEST, f"a message of {len(lines[0])} characters: {lines[0][:300]}"
+            REFUSALS.append(CongruenceError(lines[0]))
+        elif words[0] == "transform":
+            assert "out.npy" in left, "exit 0 and no output"
 
 
 def write_with_space(rng: random.Random, folder: Path) -> Path:
@@ -319,6 +364,8 @@ def write_archive(suffix: str, rng: random.Random, folder: Path) -> Path:
 
 TARGETS: dict[str, Target] = {
     **{f"vectors{s or ' folder'}": Target(partial(write_vectors, s), read_vectors) for s in suffixes()},
+    **{f"commands{s or ' folder'}": Target(partial(write_vectors, s), run_commands) for s in suffixes()},
+    "commands, folders of other tools": Target(write_folder, run_commands),
     "folders of other tools": Target(write_folder, read_folder),
     "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
     **{

@@ -99,7 +99,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Raises FileError, CorruptFileError, ParameterError or InputError.
     """
     path, key = parse_spec(spec)
-    kind = find_format(path)
+    kind = find_format(path, there=True)
     if ids is True:
         raise ParameterError("Got `ids=True`.", "Pass `ids=…` with a key, a column or a file, or False.")
     column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
@@ -258,7 +258,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}
         shapes = dict.fromkeys(found, "")
     else:
-        kind = find_format(path, "matrices")
+        kind = find_format(path, "matrices", there=True)
         if kind.shapes is None:
             return {pattern or Path(path).stem: str(spec)}
         shapes = kind.shapes(path)
@@ -278,9 +278,7 @@ def contents(spec: str | Path) -> dict[str, str]:
     With ``file:key``, only those of this name, else of this beginning; an error lists the candidates if there are none.
     """
     path, key = parse_spec(spec)
-    kind = find_format(path, "what it holds")
-    if "://" not in path and not Path(path).exists():
-        raise missing_file(path)
+    kind = find_format(path, "what it holds", there=True)
     if kind.shapes is None:
         try:
             source = kind(path, key)  # type: ignore[call-arg]

@@ -154,6 +154,8 @@ def describe_fragments(
     place: Location, fragment_bytes: int, view: Callable[[Table], T]
 ) -> tuple[int | None, list[T], tuple[Fragment, ...]]:
     """Return the version of a Lance data set, what ``view`` makes of every file, and the fragments."""
+    if place.local and not place.exists():
+        raise missing_file(place.shown)
     if place.name.lower().endswith(".lance"):
         data = _open_lance(place, None)
         numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.errors import InputError, ParameterError
-from congruence.io.reading import CODECS
+from congruence.io.reading import CODECS, missing_file
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -90,11 +90,16 @@ def is_folder(path: str | Path) -> bool:
 
 
 def find_format(
-    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda _: True
+    path: str | Path,
+    what: str = "vectors",
+    where: Callable[[type[Source]], bool] = lambda _: True,
+    *,
+    there: bool = False,
 ) -> type[Source]:
     """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 
-    An existing folder is a folder of parts, whatever its name.
+    An existing folder is a folder of parts, whatever its name. With ``there``, a path without a file is an error, which
+    comes before that of a library that is missing.
     """
     suffix = "" if is_folder(path) else suffix_of(path)
     place = FORMATS.get(suffix) or _installed().get(suffix)
@@ -103,6 +108,8 @@ def find_format(
         known = ", ".join(name or "a folder of parts" for name in suffixes(where))
         problem = f"Got {str(path)!r} for {what}; expected one of {known}."
         raise ParameterError(problem, "Pass a path with one of these suffixes.")
+    if there and "://" not in str(path) and not os.path.exists(path):
+        raise missing_file(path)
     return one
 
 
@@ -117,7 +124,7 @@ def find_sink(path: str | Path, what: str = "output") -> type[Sink]:
 
 def find_column_format(path: str | Path) -> type[Source]:
     """Return the format with a path's suffix, from which a column of labels or ids can be read."""
-    return find_format(path, "a column", lambda one: one.read_column is not None)
+    return find_format(path, "a column", lambda one: one.read_column is not None, there=True)
 
 
 def names_columns(path: str | Path) -> bool:

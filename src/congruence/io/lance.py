@@ -17,7 +17,7 @@ from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
 from congruence.io.locations import Location
-from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
+from congruence.io.reading import check_all_rows, damaged, errno_from_text, reading
 from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
@@ -46,14 +46,11 @@ class LanceTable(Table):
         self.name = str(path)
         with _reading(path):
             if data is None:
-                library = require("lance", extra="lance")
                 place = Location.of(path)
-                if place.local and not Path(path).exists():
-                    raise missing_file(path)
                 if place.local and not Path(path).is_dir():
                     raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
                 uri, options = place.lance
-                data = library.dataset(uri, storage_options=options)
+                data = require("lance", extra="lance").dataset(uri, storage_options=options)
             self._data = data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:

@@ -44,7 +44,8 @@ def missing_file(path: str | Path) -> FileError:
 
 def damaged(path: str | Path, why: object) -> CorruptFileError:
     """Return the error for a file that is not what it should be."""
-    return CorruptFileError(f"The file {path} is truncated or damaged ({why}).", "Copy or write it again.")
+    text = short(" ".join(str(why).split()), 300)  # other libraries' reasons have several lines
+    return CorruptFileError(f"The file {path} is truncated or damaged ({text}).", "Copy or write it again.")
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
             raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
-        raise damaged(path, short(str(error), 300)) from error
+        raise damaged(path, error) from error
     except MemoryError as error:
         raise _too_large(path, error) from error
     except OSError as error:
