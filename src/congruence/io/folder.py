@@ -28,6 +28,7 @@ from congruence.io.layouts import find_layout, list_parts
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import missing_file, reading
+from congruence.io.tables import vectors_in
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -60,8 +61,7 @@ def mark_parts(folder: Path, space: Space) -> None:
 class FolderSink(Sink):
     """Writer of a folder of parts with the names and sizes of the source's parts, or with up to a million rows each."""
 
-    directory = True
-    keeps_columns = True
+    directory = keeps_columns = keeps_lists = keeps_codes = True
     why_foreign = staticmethod(why_no_parts)
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
@@ -92,15 +92,17 @@ class FolderSink(Sink):
         return self._stack_parts.enter_context(self._kind(**facts | own))
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
-        done = 0
-        while done < len(vectors):
+        several = next((one.vector for one in self.columns if one.multi), None)
+        counts = np.ones(len(vectors), int) if several is None else vectors_in(rows, several)
+        ends, done = np.cumsum([0, *counts]), 0  # of the vectors of each row
+        while done < len(counts):
             if self._part is None:
                 self._part = self._begin()
-            stop = done + min(len(vectors) - done, self._part.n - self._part.rows)
-            part = rows
+            stop = done + min(len(counts) - done, self._part.n - self._part.rows)
+            part, first, last = rows, int(ends[done]), int(ends[stop])
             if rows is not None:
                 part = rows[done:stop] if isinstance(rows, list) else rows.slice(done, stop - done)
-            self._part.write(None if ids is None else ids.slice(done, stop - done), vectors[done:stop], part)
+            self._part.write(None if ids is None else ids.slice(first, last - first), vectors[first:last], part)
             done = stop
             if self._part.rows == self._part.n:
                 self._stack_parts.close()
@@ -155,7 +157,8 @@ class FolderSource(Source):
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 models = f"{source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}"
                 raise SpaceMismatchError(f"Got vectors of {models}.", "Put each model's parts in a folder of its own.")
-        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
+        counts = [source.n if source.table_rows is None else source.table_rows for source in self._sources]
+        self.parts, self.table_rows = [(part.name, n) for part, n in zip(parts, counts, strict=True)], sum(counts)
         self.n = sum(source.n for source in self._sources)
         self.dim, self._id_column = first.dim, first._id_column
         self.dtype = np.result_type(*[source.dtype for source in self._sources])

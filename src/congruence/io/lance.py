@@ -175,7 +175,7 @@ class LanceSource(TableSource):
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)
-        piece = self.table.take(wanted, self._needed)
-        with reading(self._file, pa.ArrowException):
-            ids = self._ids_of(piece, 0) if self._id_column else self._ids_at(wanted)
-            return ids, self.vectors(piece.column(self._key), 0, ids)
+        if self._multi:  # the numbers are those of vectors
+            return super()._take(wanted)
+        ids, vectors = self.block(self.table.take(wanted, self._needed), 0)
+        return ids if self._id_column else self._ids_at(wanted), vectors

@@ -344,7 +344,7 @@ def transform_file(
         work = _TransformWork(source.without_fragments(), layout, job.output, bad_rows is not None, function, size)
         identity = {
             "map": map_digest(function.mapped),
-            "column": source.columns.vector,
+            "column": source.column,
             "column_out": column_out,
             "dtype": function.dtype.name,
             "unit": function.unit,
