@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -144,6 +144,7 @@ def open_sink(
     parts: list[tuple[str, int]] | None = None,
     columns: list[Columns] | None = None,
     column_out: str | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Sink:
     """Open a file of vectors for writing; use it as a context manager.
 
@@ -163,6 +164,8 @@ def open_sink(
         The columns of the source's table other than its vectors (``Source.columns``), whose rows are then written with
         each block, as ``Source.scan_table`` yields them; and the name of the column of vectors, if that of the source
         is kept too. Columns that the format cannot hold are listed in the sink's ``left_out``.
+    facts
+        What the source says of its rows (``Source.facts``), which a ``.vdf`` keeps.
 
     Raises ParameterError or DtypeError immediately, OutputExistsError on entering the context, and StorageError while
     writing or if rows are missing at the end. No partial output is left.
@@ -198,6 +201,7 @@ def open_sink(
         parts=parts,
         columns=columns or [],
         column_out=column_out,
+        facts=facts,
     )
 
 

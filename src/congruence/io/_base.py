@@ -90,6 +90,7 @@ class Source(ABC):
     files: tuple[Path, ...] = ()  # paths that are read
     parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
     table_rows: int | None = None  # rows of a table, of which some may have several vectors
+    facts: dict[str, Any] | None = None  # what a VDF folder says of them
     _ids: pa.Array | None = None  # that are read already
     _id_column: str | None = None  # from which ids are read with the vectors
 
@@ -408,6 +409,7 @@ class Sink(ABC):
     parts: list[tuple[str, int]] | None = None
     columns: list[Columns] = field(default_factory=list)
     column_out: str | None = None
+    facts: dict[str, Any] | None = None
     atomic: bool = True
     rows: int = field(default=0, init=False)
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from congruence._utils.display import short
 from congruence._utils.optional import require
-from congruence.errors import CorruptFileError, DatabaseError, FileError, ShapeError
+from congruence.errors import CorruptFileError, DatabaseError, FileError
 from congruence.io._base import Source, read_sidecar
-from congruence.io.reading import refuse_key
+from congruence.io.reading import check_matrix_shape, reading, refuse_key
 
 if TYPE_CHECKING:
     import faiss
@@ -34,9 +34,8 @@ class FaissSource(Source):
         self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
         self._index = read_index(Path(path))
         self._stored = StoredVectors(self._index, self.path)
-        self.n, self.dim, self.space = self._stored.n, self._stored.dim, read_sidecar(Path(path))
-        if not self.n:
-            raise ShapeError(f"The index {self.path} is empty.", "Check the path.")
+        self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
+        self.space = read_sidecar(Path(path))
         if isinstance(ids, pa.Array):
             self._ids = ids
         elif ids is None and self._stored.has_ids:
@@ -49,13 +48,14 @@ class FaissSource(Source):
 
 def read_index(path: Path) -> faiss.Index:
     """Read an index; of large ones, FAISS memory-maps the vectors of some kinds."""
-    faiss = require("faiss", extra="faiss")
     if not path.is_file():
         raise FileError(f"No FAISS index at {path}.", "Check the path.")
+    faiss = require("faiss", extra="faiss")
     try:
         # FAISS checks the length of what it reads, but ends the process where a file that it maps is cut.
         mapped = path.stat().st_size > _MAPPED_BYTES
-        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
+        with reading(path):
+            return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except RuntimeError as error:
         problem = f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)})."
         raise CorruptFileError(problem, "Write it again with faiss.write_index.") from error

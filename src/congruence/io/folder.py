@@ -1,7 +1,9 @@
-"""A folder of parts: ``.npy``, ``.parquet`` or ``.arrow`` files in natural order, and the layout of clip-retrieval.
+"""A folder of parts, ``.npy``, ``.parquet`` or ``.arrow`` files in natural order, also in the layouts of other tools.
 
-clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one
-folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
+* clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in
+  one folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
+* Hugging Face: what ``save_to_disk`` writes, the cache of ``datasets`` and that of the hub, each with its splits.
+* VDF, which vector-io exports from databases: ``VDF_META.json`` names the indexes with their files, columns and models.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +26,7 @@ from congruence.io._base import Sink, Source, read_sidecar
 from congruence.io.arrow import ArrowSource
 from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
-from congruence.io.layouts import find_layout, list_parts
+from congruence.io.layouts import VDF, find_layout, list_parts
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import missing_file, reading
@@ -63,9 +65,11 @@ class FolderSink(Sink):
 
     directory = keeps_columns = keeps_lists = keeps_codes = True
     why_foreign = staticmethod(why_no_parts)
+    #: Whether the parts are tables in any case.
+    tables = False
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
-        tables = self.has_ids or bool(self.columns) or self.column_out is not None
+        tables = self.tables or self.has_ids or bool(self.columns) or self.column_out is not None
         self._kind: type[Sink] = ParquetSink if tables else NpySink
         suffix = ".parquet" if tables else ".npy"
         starts = range(0, self.n, PART_ROWS)
@@ -113,6 +117,37 @@ class FolderSink(Sink):
         mark_parts(self._temporary, Space() if self.space == self._part_space else self.space)
 
 
+class VdfSink(FolderSink):
+    """Writer of a ``.vdf``: a folder of one index with its parts and what is known of it, as vector-io reads it."""
+
+    tables = True
+
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Return why a folder must not be replaced, or None if this library wrote it."""
+        inner = [one for one in folder.iterdir() if one.name != VDF]
+        ours = len(inner) == 1 and inner[0].is_dir() and (folder / VDF).is_file()
+        return why_no_parts(inner[0]) if ours else f"holds something else than one index and its {VDF}"
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        self._meta, place = temporary / VDF, temporary / "data"
+        place.mkdir()
+        super()._open(place, stack)
+
+    def _finish(self) -> None:
+        super()._finish()
+        first = self.columns[0] if self.columns else None
+        facts: dict[str, Any] = self.facts or {"version": "0.1", "author": "congruence", "exported_from": "files"}
+        ((name, (known,)),) = facts.get("indexes", {"index": [{"namespace": "", "metric": "Cosine"}]}).items()
+        known = known | {"total_vector_count": self.rows, "exported_vector_count": self.rows, "dimensions": self.dim}
+        column = self.column_out or (first.vector if first else "vector")
+        known |= {"vector_columns": [column], "data_path": "data", "model_name": self.space.model or "NOT_PROVIDED"}
+        ids = {"id_column": (first and first.id) or "id"} if self.has_ids else {}
+        files = [VDF, *sorted(f"data/{part.name}" for part in self._temporary.glob("*.parquet"))]
+        facts = facts | {"indexes": {name: [known]}, "file_structure": files} | ids
+        self._meta.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
 class FolderSource(Source):
     """Source of the rows of all parts in a folder, in the order of the parts.
 
@@ -129,7 +164,7 @@ class FolderSource(Source):
             raise missing_file(path)
         with reading(path):
             layout = find_layout(folder, key)
-        parts, home = layout.parts, layout.home
+        parts, home, self.facts = layout.parts, layout.home, layout.facts
         if not parts:
             if (folder / "config.json").is_file():
                 raise ParameterError(
@@ -215,3 +250,9 @@ class FolderSource(Source):
                     yield ids, block.astype(self.dtype, copy=False), rows
                     row += len(block)
             start += source.n
+
+
+class VdfSource(FolderSource):
+    """Source of the rows of an index in a VDF folder, whose name ends in ``.vdf``."""
+
+    sink = VdfSink

@@ -46,6 +46,7 @@ FORMATS: dict[str, str] = {
     ".faiss": "congruence.io.faiss_file:FaissSource",
     ".index": "congruence.io.faiss_file:FaissSource",
     ".lance": "congruence.io.lance:LanceSource",
+    ".vdf": "congruence.io.folder:VdfSource",
     "": "congruence.io.folder:FolderSource",
     ".txt": "congruence.io.words:TxtSource",
 }
@@ -85,8 +86,8 @@ def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of files; a data set of Lance or Zarr is a folder but a single store."""
-    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr")
+    """Return whether this is a folder of files; a data set of Lance, Zarr or VDF is a folder but a single store."""
+    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr", ".vdf")
 
 
 def find_format(

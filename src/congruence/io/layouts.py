@@ -18,7 +18,8 @@ from congruence.io.reading import damaged, missing_key, natural, reading
 #: Suffixes of parts, in the order in which they are looked for.
 PARTS = (".npy", ".parquet", ".arrow")
 
-_VDF = "VDF_META.json"
+#: The file that describes a VDF folder.
+VDF = "VDF_META.json"
 
 #: The end of the name of one of several files of a split.
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -33,6 +34,7 @@ class Layout:
     column: str | None = None
     ids: str | None = None
     model: str | None = None
+    facts: dict[str, Any] | None = None  # of VDF: those of the folder, with the one index only
 
 
 def list_parts(folder: Path, suffixes: tuple[str, ...] = PARTS) -> list[Path]:
@@ -52,7 +54,7 @@ def find_layout(folder: Path, key: str | None) -> Layout:
 
     The rest of the key is the column of vectors.
     """
-    if (folder / _VDF).is_file():
+    if (folder / VDF).is_file():
         return _vdf(folder, key)
     if (folder / "snapshots").is_dir():
         folder = _snapshot(folder)
@@ -110,18 +112,14 @@ def _snapshot(folder: Path) -> Path:
 
 def _vdf(folder: Path, key: str | None) -> Layout:
     """Return the parts of an index, or of one of its namespaces: ``index``, ``index/namespace``."""
-    with reading(folder / _VDF, AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        facts = json.loads((folder / _VDF).read_bytes())
-        indexes: dict[str, dict[str, Any]] = {
-            "/".join(filter(None, (name, one.get("namespace")))): one
-            for name, every in facts["indexes"].items()
-            for one in every
-        }
-        shapes = {name: (one["exported_vector_count"], one["dimensions"]) for name, one in indexes.items()}
-        columns = {name: [*one["vector_columns"]] for name, one in indexes.items()}
-        models, places = (
-            {name: str(one[what]) for name, one in indexes.items()} for what in ("model_name", "data_path")
-        )
+    with reading(folder / VDF, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        facts = json.loads((folder / VDF).read_bytes())
+        every = [(name, one) for name, spaces in facts["indexes"].items() for one in spaces]
+        indexes = {"/".join(filter(None, (name, one.get("namespace")))): (name, one) for name, one in every}
+        shapes = {name: (one["exported_vector_count"], one["dimensions"]) for name, (_, one) in indexes.items()}
+        columns = {name: [*one["vector_columns"]] for name, (_, one) in indexes.items()}
+        places = {name: Path(str(one["data_path"])) for name, (_, one) in indexes.items()}
+        models = {name: str(one["model_name"]) for name, (_, one) in indexes.items()}
     named = [name for name in indexes if key is None or key == name or key.startswith(f"{name}/")]
     if not named and len(indexes) == 1:  # then the key is a column
         named, key = [*indexes], f"{next(iter(indexes))}/{key}"
@@ -129,16 +127,13 @@ def _vdf(folder: Path, key: str | None) -> Layout:
         raise missing_key(key, folder, shapes, "index")
     name = max(named, key=len)
     column = key[len(name) + 1 :] if key and key != name else columns[name][0] if len(columns[name]) == 1 else None
-    for path in (
-        Path(places[name]),
-        Path(*Path(places[name]).parts[1:]),
-    ):  # older: the folder's name first
+    for path in (places[name], Path(*places[name].parts[1:])):  # older: the folder's name first
         place = folder / path
         if place.exists() and not place.resolve().is_relative_to(folder.resolve()):
-            raise damaged(folder / _VDF, f"its data path {str(path)[:200]!r} leads out of the folder")
-        if place.is_file() or (place.is_dir() and list_parts(place)):
+            raise damaged(folder / VDF, f"its data path {str(path)[:200]!r} leads out of the folder")
+        if parts := [place] if place.is_file() else list_parts(place) if place.is_dir() else []:
             model = None if models[name] in ("", "None", "NOT_PROVIDED", "PLEASE_FILL_IN") else models[name]
             ids = facts.get("id_column")
-            parts = [place] if place.is_file() else list_parts(place)
-            return Layout(parts, place, column, ids if isinstance(ids, str) else None, model)
-    raise damaged(folder / _VDF, f"no parts are at its data path {places[name][:200]!r}")
+            kept = facts | {"indexes": {indexes[name][0]: [indexes[name][1]]}}
+            return Layout(parts, place, column, ids if isinstance(ids, str) else None, model, kept)
+    raise damaged(folder / VDF, f"no parts are at its data path {str(places[name])[:200]!r}")

@@ -365,7 +365,7 @@ def transform_file(
             raise ParameterError(f"Got several vectors a row in {source.path}, which {output} cannot hold.", fix)
         table["n"] = source.table_rows
     table = {"n": source.n, **table}
-    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, **table)
+    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, facts=source.facts, **table)
     if sink.left_out:
         warnings.warn(
             ColumnsWarning(
