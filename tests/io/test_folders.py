@@ -158,6 +158,11 @@ def test_an_index_in_the_format_of_vector_io(tmp_path, here):
         ("[" * 10**5, "damaged"),
         ('{"indexes": {"a": [3]}}', "damaged"),
         ('{"indexes": {}}', "contains none"),
+        (
+            '{"indexes": {"a": [{"vector_columns": [{}], "exported_vector_count": 1, "dimensions": 6, "data_path": "i", '
+            '"model_name": "a"}]}}',
+            "Got column '{}'",
+        ),
         ("out", "leads out of the folder"),
         ("none", "no parts are at"),
     ],

@@ -97,7 +97,8 @@ def test_no_two_formats_share_a_suffix_and_unknown_ones_are_listed():
     assert len(set(listed)) == len(listed)
     assert all(suffix == suffix.lower() for suffix in listed)
     with pytest.raises(
-        ParameterError, match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, \.vdf, a folder of parts, \.txt\. Pass"
+        ParameterError,
+        match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, \.vdf, a folder of parts, \.txt\. Pass",
     ):
         find_format("x.odd", "output")
     with pytest.raises(ParameterError, match="for vectors"):

@@ -14,7 +14,7 @@ from congruence._utils.display import short
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, DatabaseError, FileError
 from congruence.io._base import Source, read_sidecar
-from congruence.io.reading import check_matrix_shape, reading, refuse_key
+from congruence.io.reading import check_matrix_shape, damaged, reading, refuse_key
 
 if TYPE_CHECKING:
     import faiss
@@ -72,7 +72,7 @@ class StoredVectors:
     def __init__(self, index: faiss.Index, place: str) -> None:
         faiss = require("faiss", extra="faiss")
         index = faiss.downcast_index(index)
-        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        self.id_map, self.n, self.dim, self._place = "", int(index.ntotal), int(index.d), place
         ids: np.ndarray | None = None
         if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
             self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
@@ -108,6 +108,8 @@ class StoredVectors:
                 parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
                 self._lists.append((k, start))
                 start += size
+        if start != self.n:
+            raise damaged(self._place, f"its lists hold {start} of {self.n} vectors")
         return np.concatenate(parts)
 
     def read(self, start: int, stop: int) -> np.ndarray:

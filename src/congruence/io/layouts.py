@@ -117,7 +117,7 @@ def _vdf(folder: Path, key: str | None) -> Layout:
         every = [(name, one) for name, spaces in facts["indexes"].items() for one in spaces]
         indexes = {"/".join(filter(None, (name, one.get("namespace")))): (name, one) for name, one in every}
         shapes = {name: (one["exported_vector_count"], one["dimensions"]) for name, (_, one) in indexes.items()}
-        columns = {name: [*one["vector_columns"]] for name, (_, one) in indexes.items()}
+        columns = {name: [str(column) for column in one["vector_columns"]] for name, (_, one) in indexes.items()}
         places = {name: Path(str(one["data_path"])) for name, (_, one) in indexes.items()}
         models = {name: str(one["model_name"]) for name, (_, one) in indexes.items()}
     named = [name for name in indexes if key is None or key == name or key.startswith(f"{name}/")]
