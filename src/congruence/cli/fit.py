@@ -10,7 +10,7 @@ from congruence.cli._input import ids_of, read, read_groups, refuse_options, two
 from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
 from congruence.cli._scores import held_out_facts
-from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
+from congruence.cli._sides import check_sides, described, find_ids, placed, prefix_of, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METHOD = {"center": True, "shrinkage": str, "shrinkage_strength": float, "allow_reflection": True, "ridge": str}
 METHOD["n_components"] = int
 FIT = {"check": True, "strict": False, "missing": "drop", "groups": str, "realign": str}
+FIT["prefix"] = str
 
 #: What the files say less often than the user.
 SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
@@ -111,7 +112,7 @@ def fit(
         mapping, how = _fit_unpaired(files, modality, options, strict=settings.get("strict", False)), "search"
     elif runner.by_fragments(old, new):
         parameters = check_parameters(method, settings)
-        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
+        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign", "prefix")}
         of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
         del of_pairs["--queries"]
         why = "for data sets that are read once, by fragments"
@@ -138,6 +139,8 @@ def fit(
         check_sides(*given)
         if realign := settings.pop("realign", None):
             _realign(anchors, (old, new), realign, force=force)
+        if "prefix" in settings:
+            settings["prefix"] = prefix_of(settings["prefix"])
         mapping = congruence.fit(
             anchors[0],
             anchors[1],
@@ -272,6 +275,7 @@ def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json:
             **dict(readout.rows() if readout else ()),
             **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
             "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,
+            "mapped to": described(scores["prefix"]) if "prefix" in scores else None,
             "left out": None if None in alone else "{} only in the old model, {} only in the new one".format(*alone),
             **dict(refinement_rows(scores["refinement"]) if "refinement" in scores else ()),
             "directions that the anchors cover": f"{facts['rank']} of {facts['directions']}"

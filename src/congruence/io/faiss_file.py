@@ -93,6 +93,11 @@ class StoredVectors:
                 f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
                 "Take the vectors it was built from.",
             )
+        codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
+        lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
+        sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
+        if sizes != (self.dim, self.n, 4 * self.dim, 4 * self.dim):
+            raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
             list_ids = self._read_lists(index)
             ids = list_ids if ids is None else ids[list_ids]

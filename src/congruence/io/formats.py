@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.errors import InputError, ParameterError
-from congruence.io.reading import CODECS, missing_file
+from congruence.io.reading import CODECS, reading
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -109,8 +109,9 @@ def find_format(
         known = ", ".join(name or "a folder of parts" for name in suffixes(where))
         problem = f"Got {str(path)!r} for {what}; expected one of {known}."
         raise ParameterError(problem, "Pass a path with one of these suffixes.")
-    if there and "://" not in str(path) and not os.path.exists(path):
-        raise missing_file(path)
+    if there and "://" not in str(path):
+        with reading(path):
+            os.stat(path)
     return one
 
 

@@ -315,8 +315,8 @@ class TableSource(Source):
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or -1
         if self.dim < 0:
             vectors = (self._lists(piece, 0) for _, piece in self.table.pieces([self._key], 0, 1))
-            lists = (column.flatten() if self._multi else column for column in vectors)
-            first = next((one[0] for one in lists if len(one)), None)
+            inner = (column.flatten() if self._multi else column for column in vectors)
+            first = next((one[0] for one in inner if len(one)), None)
             if first is None:
                 raise ShapeError(f"Got no vectors in {self.path}.", "Pass a file with vectors.")
             if not first.is_valid:
