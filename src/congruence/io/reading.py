@@ -44,8 +44,9 @@ def missing_file(path: str | Path) -> FileError:
 
 def damaged(path: str | Path, why: object) -> CorruptFileError:
     """Return the error for a file that is not what it should be."""
-    text = short(" ".join(str(why).split()), 300)  # other libraries' reasons have several lines
-    return CorruptFileError(f"The file {path} is truncated or damaged ({text}).", "Copy or write it again.")
+    return CorruptFileError(
+        f"The file {path} is truncated or damaged ({short(str(why), 300)}).", "Copy or write it again."
+    )
 
 
 @contextmanager
