@@ -23,7 +23,7 @@ from congruence.io.reading import as_column, read_exactly, reading, write_all
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.io.columns import TableRows
+    from congruence.io.tables import TableRows
 
 _DTYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"},
