@@ -14,7 +14,7 @@ from written import KEEPS_IDS, WRITTEN, write
 
 from congruence import Space, errors
 from congruence.embed.inputs import open_items
-from congruence.io import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.io import contents, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
 from congruence.io.ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -57,6 +57,21 @@ def test_a_truncated_array_is_refused_before_memory_is_asked_for(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(errors.CorruptFileError, match="8 bytes for F32"):
         open_source(tmp_path / "a.safetensors")
+
+
+def test_numbers_of_any_length_take_linear_time(tmp_path, here):
+    text = "9" * 100_000 + "x"
+    (tmp_path / "a.csv").write_text(f"id,v0,v1\na,1,{text}\n")
+    with pytest.raises(errors.DtypeError, match="column 'v1'"):
+        open_source(tmp_path / "a.csv")
+    (tmp_path / "a.vec").write_text(f"a 1 {text}\nb 1 2\n")
+    with pytest.raises(errors.CongruenceError):
+        read_embeddings(tmp_path / "a.vec")
+
+
+def test_texts_that_are_not_unicode_in_json(tmp_path, here):
+    (tmp_path / "a.json").write_text('[{"a": "\\ud800", "vector": [1, 2.5]}]')
+    assert contents(tmp_path / "a.json") == {"vectors": "1 × 2", "a": "1"}
 
 
 def test_folders_and_files_in_each_others_place(tmp_path):

@@ -159,8 +159,8 @@ def test_an_index_in_the_format_of_vector_io(tmp_path, here):
         ('{"indexes": {"a": [3]}}', "damaged"),
         ('{"indexes": {}}', "contains none"),
         (
-            '{"indexes": {"a": [{"vector_columns": [{}], "exported_vector_count": 1, "dimensions": 6, "data_path": "i", '
-            '"model_name": "a"}]}}',
+            '{"indexes": {"a": [{"vector_columns": [{}], "exported_vector_count": 1, "dimensions": 6, '
+            '"data_path": "i", "model_name": "a"}]}}',
             "Got column '{}'",
         ),
         ("out", "leads out of the folder"),

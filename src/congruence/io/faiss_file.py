@@ -33,7 +33,7 @@ class FaissSource(Source):
         refuse_key(key, path)
         self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
         self._index = read_index(Path(path))
-        self._stored = StoredVectors(self._index, self.path)
+        self._stored = StoredVectors(self._index, self.path, reading=True)
         self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
         self.space = read_sidecar(Path(path))
         if isinstance(ids, pa.Array):
@@ -66,10 +66,11 @@ class StoredVectors:
 
     The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
     ``ids`` are from the id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,);
-    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one.
+    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one. For ``reading`` also
+    those that keep half precision (SQfp16) or unit vectors (L2norm), which are read as they are kept.
     """
 
-    def __init__(self, index: faiss.Index, place: str) -> None:
+    def __init__(self, index: faiss.Index, place: str, *, reading: bool = False) -> None:
         faiss = require("faiss", extra="faiss")
         index = faiss.downcast_index(index)
         self.id_map, self.n, self.dim, self._place = "", int(index.ntotal), int(index.d), place
@@ -79,11 +80,16 @@ class StoredVectors:
             ids = faiss.vector_to_array(index.id_map).astype(np.int64)
             self._outer = index  # keeps the inner index alive
             index = faiss.downcast_index(index.index)
+        exact = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2, faiss.IndexHNSWFlat, faiss.IndexIVFFlat
+        if reading and isinstance(index, faiss.IndexPreTransform):
+            steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
+            if all(isinstance(step, faiss.NormalizationTransform) for step in steps):
+                self._whole, index = index, faiss.downcast_index(index.index)
+        half = reading and type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
         self.inner = index
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
-        flat = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2
-        if type(index) not in (*flat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat):
+        if type(index) not in exact and not half:
             raise DatabaseError(
                 f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
                 "Take the vectors it was built from (a .npy or .parquet), and build it again.",
@@ -96,7 +102,7 @@ class StoredVectors:
         codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
         lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
         sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
-        if sizes != (self.dim, self.n, 4 * self.dim, 4 * self.dim):
+        if sizes != (self.dim, self.n, *[(2 if half else 4) * self.dim] * 2):
             raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
             list_ids = self._read_lists(index)

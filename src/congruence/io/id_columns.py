@@ -22,7 +22,7 @@ _CELLS = (".csv", ".tsv")
 
 _NOT_WHOLE = "it contains numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
+_NUMBER = re.compile(r"[-+]?(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
 
 
 def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:

@@ -203,8 +203,8 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
     """Return (rows, columns) of a stored matrix, after checking its shape."""
-    if any(size < 0 for size in shape):
-        raise damaged(path, f"an array of shape {shape}")
+    if any(not 0 <= size < 2**62 for size in shape):
+        raise damaged(path, f"an array of shape {short(str(shape))}")
     if len(shape) != 2:
         problem = f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions)."
         raise ShapeError(problem, "Pass the key of a matrix, as file:key.")

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding", "values")
 
-#: Stricter than ``float``, which also accepts underscores, for example.
-NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
+#: Stricter than ``float``, which also accepts underscores, for example; it takes linear time.
+NUMBER = re.compile(r"\s*[-+]?(\d+(?:\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 # ------------------------------------------------------------------ lines
@@ -314,10 +314,12 @@ def _cells_of(line: list[str], wanted: list[int], header: list[str], point: str,
 
 
 def _json_of(cell: str) -> object:
+    """Return the list in a cell, in JSON or as NumPy shows an array, between whose numbers are spaces."""
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
-        return None
+        words = found[1].split() if (found := re.fullmatch(r"\[([^\]]+)\]", cell.strip())) else []
+        return [float(word) for word in words] if words and all(map(NUMBER.fullmatch, words)) else None
 
 
 def _vector_of(vector: Any, name: str, place: str, every: list[Any]) -> list[float]:
@@ -434,7 +436,7 @@ class JsonlSource(TableSource):
             try:
                 values = [] if name == self._key else [record.get(name) for record in self._records]
                 kinds[name] = pa.list_(pa.float64(), self.dim) if name == self._key else pa.array(values).type
-            except (pa.ArrowException, OverflowError):
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
         id_name = self._id_column if self._id_column in kinds else None
