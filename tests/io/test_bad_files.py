@@ -55,7 +55,7 @@ def test_a_truncated_array_is_refused_before_memory_is_asked_for(tmp_path):
         open_source(tmp_path / "a.npz")
     header = json.dumps({"v": {"dtype": "F32", "shape": [10**12, 768], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(errors.CorruptFileError, match="8 bytes for F32"):
+    with pytest.raises(errors.CorruptFileError, match="invalid shape, data type, or offset"):
         open_source(tmp_path / "a.safetensors")
 
 

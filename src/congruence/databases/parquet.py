@@ -38,11 +38,12 @@ from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
 from congruence.io import parse_spec
 from congruence.io.arrow import ArrowTable, open_arrow
+from congruence.io.columns import Columns, is_list
 from congruence.io.dataset import data_files
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, open_parquet
 from congruence.io.reading import reading
-from congruence.io.tables import Columns, Table, TableLayout, is_list, list_array
+from congruence.io.tables import Table, TableLayout, list_array
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")

@@ -47,8 +47,8 @@ from congruence.io.rows import POOL, StreamedRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from congruence.io.columns import Columns
     from congruence.io.ids import Column
-    from congruence.io.tables import Columns
     from congruence.train.rows import Rows
 
 __all__ = [

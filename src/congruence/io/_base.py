@@ -48,7 +48,7 @@ from congruence.io.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
 
-    from congruence.io.tables import Columns, TableRows
+    from congruence.io.columns import Columns, TableRows
 
     Block = tuple[pa.Array | None, np.ndarray, TableRows | None]
 

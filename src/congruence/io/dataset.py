@@ -14,12 +14,13 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence.io.columns import Columns
 from congruence.io.formats import parse_spec
 from congruence.io.lance import LanceTable
 from congruence.io.locations import READ_BYTES, Location, is_url, split_url
 from congruence.io.parquet import ParquetTable
 from congruence.io.reading import missing_file, natural
-from congruence.io.tables import Columns, Table, TableSource
+from congruence.io.tables import Table, TableSource
 
 if TYPE_CHECKING:
     import lance

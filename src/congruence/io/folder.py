@@ -24,11 +24,12 @@ from congruence.embeddings import Space
 from congruence.errors import CongruenceError, IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
 from congruence.io.arrow import ArrowSource
+from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import damaged, missing_file, missing_key, natural, reading
-from congruence.io.tables import Columns, TableRows, vectors_in
+from congruence.io.tables import vectors_in
 
 if TYPE_CHECKING:
     from congruence.io._base import Block

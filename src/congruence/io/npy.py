@@ -37,7 +37,7 @@ from congruence.io.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.io.tables import TableRows
+    from congruence.io.columns import TableRows
 
 #: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
 #: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).

@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -21,6 +20,7 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.io.columns import Columns, TableRows, is_list, is_vectors
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
 from congruence.io.nested import with_value
 from congruence.io.reading import missing_key, reading, stored_dtype
@@ -45,44 +45,6 @@ _COLUMN_ROWS = 65_536
 
 #: Consecutive batches, each with the number of its first row.
 Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
-
-
-#: Consecutive rows of a table with all their columns: an Arrow record batch, or the objects of a ``.jsonl``.
-TableRows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """All columns of a table in order, its metadata, and the names of the columns with vectors and ids.
-
-    ``schema`` has the vectors as one list column, ``vector``; ``id`` is None if the ids come from elsewhere, or are not
-    read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are
-    the objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common
-    type; ``multi``: whether a row has several vectors, which stay together.
-    """
-
-    schema: pa.Schema
-    vector: str
-    id: str | None = None
-    cells: tuple[str, ...] = ()
-    records: bool = False
-    mixed: tuple[str, ...] = ()
-    multi: bool = False
-
-    @property
-    def other_vectors(self) -> bool:
-        """Whether other columns hold lists of numbers, which may be vectors of another space."""
-        return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds lists."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def is_vectors(kind: pa.DataType) -> bool:
-    """Return whether a column of this type can hold vectors, i.e. lists of numbers."""
-    return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
 
 
 def is_multi(kind: pa.DataType) -> bool:

@@ -22,19 +22,11 @@ from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import read_sidecar
+from congruence.io.columns import Columns, TableRows, is_list
 from congruence.io.ids import arrow_ids
 from congruence.io.nested import is_vector, records_of, value_at, values_of, with_value
 from congruence.io.reading import delimiter_of, missing_key, read_lines, reading
-from congruence.io.tables import (
-    Columns,
-    MemoryTable,
-    TableRows,
-    TableSink,
-    TableSource,
-    another_width,
-    is_list,
-    list_array,
-)
+from congruence.io.tables import MemoryTable, TableSink, TableSource, another_width, list_array
 
 if TYPE_CHECKING:
     from congruence.io._base import Block

@@ -16,7 +16,7 @@ from congruence.io.reading import damaged, read_exactly, reading, refuse_key, st
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.io.tables import TableRows
+    from congruence.io.columns import TableRows
 
 _STORED: dict[str, np.dtype] = {"f": np.dtype("<f4"), "b": np.dtype("u1"), "i": np.dtype("<i4")}
 

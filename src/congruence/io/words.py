@@ -32,7 +32,7 @@ from congruence.io.text import NUMBER
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
-    from congruence.io.tables import TableRows
+    from congruence.io.columns import TableRows
 
 #: Bytes of a line, which a file without line breaks would exceed.
 _MAX_LINE = 4 * 2**20
@@ -86,7 +86,7 @@ class TxtSource(Source):
     The words are the ids. A column is read from any ``.txt``: its lines.
     """
 
-    dtype = np.dtype(np.float64)
+    dtype: np.dtype = np.dtype(np.float64)
     _head = 0  # lines before the first row
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:

@@ -25,9 +25,10 @@ from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows
 from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ModalityError, ParameterError
 from congruence.io import Source, check_output_place, find_sink, open_sink, open_source, store_as
+from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
-from congruence.io.tables import TableLayout, TableRows
+from congruence.io.tables import TableLayout
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.upgrade.stored import CODES, StoredForm
 
