@@ -1,6 +1,7 @@
 """Readers return rows or raise an error of this library's hierarchy, whatever a file contains; see also tests/fuzz."""
 
 import json
+import sys
 import zipfile
 
 import h5py
@@ -12,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from written import KEEPS_IDS, WRITTEN, write
 
-from congruence import Space, errors
+from congruence import OrthogonalMap, Space, errors
 from congruence.embed.inputs import open_items
-from congruence.io import contents, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.io import contents, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 from congruence.io.ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -436,3 +437,13 @@ def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
     for read in (matrices, read_embeddings):
         with pytest.raises(errors.CorruptFileError, match="damaged"):
             read(path)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in suffixes() if suffix])
+def test_a_missing_file_comes_before_a_missing_library(suffix, tmp_path, here, monkeypatch):
+    for module in ("zarr", "h5py", "torch", "faiss", "lance"):
+        monkeypatch.setitem(sys.modules, module, None)
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+    for command in ("inspect {}", "transform map {} -o out.npy", "transform map {}:v -o out.npy"):
+        done = here(command.format(f"nowhere{suffix}")).ends(2)
+        assert f"No file at nowhere{suffix}" in done.err
