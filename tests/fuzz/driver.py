@@ -34,6 +34,9 @@ class Child:
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fuzz-"))
         self.process: Any = None
+        self._more = 0.0
+        #: The most seconds that a case took, and MiB that a process needed more than at its start, with the target.
+        self.slowest, self.largest = (0.0, ""), (0.0, "")
 
     def run(self, target: str, numbers: Iterable[int], seed: int = 0) -> Iterator[tuple[int, str, str]]:
         """Yield number, outcome and explanation of each case; one that kills or hangs the process is a finding.
@@ -43,7 +46,10 @@ class Child:
         for number in numbers:
             self._start()
             self.pipe.send((target, seed, number))
+            began = time.monotonic()
             what, result = self._answer(SECONDS + 5)
+            self.slowest = max(self.slowest, (time.monotonic() - began, target))
+            self.largest = max(self.largest, (self._more, target))
             if what == "broken":
                 raise RuntimeError(f"{target}, case {number}: its valid input could not be created\n{result}")
             yield number, what, result
@@ -63,7 +69,7 @@ class Child:
             if not self.pipe.poll(seconds):
                 self._end()
                 return "finding", f"no answer within {seconds:.0f} s"
-            what, result, tired = self.pipe.recv()
+            what, result, tired, self._more = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
             stderr = (self.home / "stderr").read_text(errors="replace")[-2000:]
@@ -190,8 +196,8 @@ def _serve(home: Path, pipe: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    pipe.send(("ready", "", False))
-    tired = False
+    before, tired = _peak(), False
+    pipe.send(("ready", "", False, 0.0))
     while not tired:
         name, seed, number = pipe.recv()
         try:
@@ -207,7 +213,7 @@ def _serve(home: Path, pipe: Any) -> None:
                 for path in (home / "cwd").iterdir():
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         tired = limit - _memory() < MEMORY // 2  # memory pools of earlier cases must not count against later ones
-        pipe.send((what, result, tired))
+        pipe.send((what, result, tired, (_peak() - before) / 2**10))
 
 
 def _prepare(home: Path, name: str, seed: int, number: int) -> Path:
@@ -239,6 +245,11 @@ def _valid_inputs(home: Path, name: str, seed: int, group: int) -> list[Path]:
 def _memory() -> int:
     with open("/proc/self/statm") as stream:
         return int(stream.read().split()[0]) * resource.getpagesize()
+
+
+def _peak() -> int:
+    """Return the largest memory that this process has had, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _judge(read: Any, place: Path, guard: Guard) -> tuple[str, str]:

@@ -295,7 +295,7 @@ def write_zarr(rng: random.Random, path: Path) -> None:
 def write_data_set(rng: random.Random, path: Path) -> None:
     """Write the folder of a data set of Hugging Face, with its splits, or that of an index of vector-io."""
     names = [f"{split}/data-{k:05}-of-00002.arrow" for split in ("train", "test") for k in range(2)]
-    kind = rng.choice(("saved", "cache", "vdf"))
+    kind = "vdf" if path.suffix else rng.choice(("saved", "cache", "vdf"))
     if kind == "cache":
         names = ["0/wiki-train.arrow", "0/wiki-test.arrow", "0/cache-1.arrow", "0/dataset_info.json"]
     if kind == "vdf":
@@ -322,4 +322,5 @@ WRITERS = {
     **dict.fromkeys((".vec", ".txt", ".bin"), write_words),
     **dict.fromkeys((".faiss", ".index"), write_faiss),
     **{".h5ad": write_h5ad, ".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance, ".zarr": write_zarr},
+    ".vdf": write_data_set,
 }

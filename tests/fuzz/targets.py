@@ -1,12 +1,17 @@
 """Fuzz targets: for each reader, how to create a valid input, and what must be true of any result."""
 
+import contextlib
+import io
 import json
 import random
 import shutil
+import sys
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ import pyarrow.parquet as pq
 from hostile import SPACE, TEXTS, WRITERS, names, numbers, write_data_set
 from layouts import LAYOUTS, picture
 
-from congruence import datasets
+from congruence import OrthogonalMap, datasets
+from congruence.cli import main
 from congruence.embed import open_items
 from congruence.embed.inputs import IMAGE_SUFFIXES
 from congruence.embeddings import Embeddings, Space
@@ -94,7 +100,7 @@ def read_vectors(path: Path) -> None:
             np.testing.assert_array_equal(taken, rows[[-1, 0]])
             read = sum(len(block) for _, block, _ in source.scan_table(batch=5))
             assert read == source.n
-            assert sum(n for _, n in source.parts) in (0, source.n)
+            assert sum(n for _, n in source.parts) in (0, source.n, source.table_rows)
         with refusing():
             rows_ = open_rows(spec)
             assert np.isfinite(rows_.take([0])).all()
@@ -129,6 +135,49 @@ def read_folder(path: Path) -> None:
         with refusing():
             contents(spec)
         read_vectors(spec)
+
+
+@cache
+def mapping(dim: int) -> Path:
+    """Save a map to a folder of its own, and return its path."""
+    rows = np.random.default_rng(0).standard_normal((40, dim))
+    path = Path(tempfile.mkdtemp()) / "map"
+    OrthogonalMap().fit(rows, rows[:, ::-1]).save(path)
+    return path
+
+
+def run_commands(path: Path) -> None:
+    """Map and list a file by the commands: an output and exit 0, or one sentence, exit 2 and nothing left behind."""
+    dim = 4
+    with contextlib.suppress(CongruenceError):
+        dim = min(open_source(path).dim, 50)
+    place = mapping(dim).parent
+    options = ("-o", place / "out.npy", "--set", "check=false", "--set", "allow_zero_rows=true")
+    for words in (("inspect", path), ("transform", mapping(dim), path, *options)):
+        shown, sys.argv, code = io.StringIO(), ["congruence", *map(str, words)], 0
+        try:
+            with (
+                warnings.catch_warnings(action="ignore"),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(shown),
+            ):
+                main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        left = {one.name for one in place.iterdir()} - {"map"}
+        shutil.rmtree(place / "out.npy", ignore_errors=True)
+        for name in left:
+            (place / name).unlink(missing_ok=True)
+        lines = [line for line in shown.getvalue().strip().splitlines() if not line.startswith("warning: ")]
+        if code:
+            assert code == 2, f"exit {code}: {lines}"
+            assert not left, f"left behind: {left}"
+            assert len(lines) == 1, f"more than one line: {lines}"
+            assert lines[0].startswith("error: "), lines
+            assert len(lines[0]) <= LONGEST, f"a message of {len(lines[0])} characters: {lines[0][:300]}"
+            REFUSALS.append(CongruenceError(lines[0]))
+        elif words[0] == "transform":
+            assert "out.npy" in left, "exit 0 and no output"
 
 
 def write_with_space(rng: random.Random, folder: Path) -> Path:
@@ -306,6 +355,8 @@ def write_archive(suffix: str, rng: random.Random, folder: Path) -> Path:
 
 TARGETS: dict[str, Target] = {
     **{f"vectors{s or ' folder'}": Target(partial(write_vectors, s), read_vectors) for s in suffixes()},
+    **{f"commands{s or ' folder'}": Target(partial(write_vectors, s), run_commands) for s in suffixes()},
+    "commands, folders of other tools": Target(write_folder, run_commands),
     "folders of other tools": Target(write_folder, read_folder),
     "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
     **{

@@ -1,6 +1,7 @@
 """Readers return rows or raise an error of this library's hierarchy, whatever a file contains; see also tests/fuzz."""
 
 import json
+import sys
 import zipfile
 
 import h5py
@@ -12,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from written import KEEPS_IDS, WRITTEN, write
 
-from congruence import Space, errors
+from congruence import OrthogonalMap, Space, errors
 from congruence.embed.inputs import open_items
-from congruence.io import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.io import contents, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 from congruence.io.ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -55,8 +56,23 @@ def test_a_truncated_array_is_refused_before_memory_is_asked_for(tmp_path):
         open_source(tmp_path / "a.npz")
     header = json.dumps({"v": {"dtype": "F32", "shape": [10**12, 768], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(errors.CorruptFileError, match="8 bytes for F32"):
+    with pytest.raises(errors.CorruptFileError, match="invalid shape, data type, or offset"):
         open_source(tmp_path / "a.safetensors")
+
+
+def test_numbers_of_any_length_take_linear_time(tmp_path, here):
+    text = "9" * 100_000 + "x"
+    (tmp_path / "a.csv").write_text(f"id,v0,v1\na,1,{text}\n")
+    with pytest.raises(errors.DtypeError, match="column 'v1'"):
+        open_source(tmp_path / "a.csv")
+    (tmp_path / "a.vec").write_text(f"a 1 {text}\nb 1 2\n")
+    with pytest.raises(errors.CongruenceError):
+        read_embeddings(tmp_path / "a.vec")
+
+
+def test_texts_that_are_not_unicode_in_json(tmp_path, here):
+    (tmp_path / "a.json").write_text('[{"a": "\\ud800", "vector": [1, 2.5]}]')
+    assert contents(tmp_path / "a.json") == {"vectors": "1 × 2", "a": "1"}
 
 
 def test_folders_and_files_in_each_others_place(tmp_path):
@@ -421,3 +437,13 @@ def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
     for read in (matrices, read_embeddings):
         with pytest.raises(errors.CorruptFileError, match="damaged"):
             read(path)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in suffixes() if suffix])
+def test_a_missing_file_comes_before_a_missing_library(suffix, tmp_path, here, monkeypatch):
+    for module in ("zarr", "h5py", "torch", "faiss", "lance"):
+        monkeypatch.setitem(sys.modules, module, None)
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+    for command in ("inspect {}", "transform map {} -o out.npy", "transform map {}:v -o out.npy"):
+        done = here(command.format(f"nowhere{suffix}")).ends(2)
+        assert f"No file at nowhere{suffix}" in done.err

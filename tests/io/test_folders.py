@@ -158,6 +158,11 @@ def test_an_index_in_the_format_of_vector_io(tmp_path, here):
         ("[" * 10**5, "damaged"),
         ('{"indexes": {"a": [3]}}', "damaged"),
         ('{"indexes": {}}', "contains none"),
+        (
+            '{"indexes": {"a": [{"vector_columns": [{}], "exported_vector_count": 1, "dimensions": 6, '
+            '"data_path": "i", "model_name": "a"}]}}',
+            "Got column '{}'",
+        ),
         ("out", "leads out of the folder"),
         ("none", "no parts are at"),
     ],
@@ -176,3 +181,22 @@ def test_a_damaged_index_of_vector_io(text, words, tmp_path, here):
         assert words in done.err
         assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_an_index_of_vector_io_is_written_with_what_is_known_of_it(tmp_path, here):
+    one = {"namespace": "books", "model_name": "clip", "vector_columns": ["emb"], "data_path": "a", "metric": "Dot"}
+    folder = write_vdf(tmp_path / "old", {"shop": [one], "other": [one]}, id_column="note", exported_from="pinecone")
+    OrthogonalMap().fit(X, np.c_[X, X[:, :1]]).save(tmp_path / "map")
+    run = ("transform", "map", f"{folder}:shop/books", "-o", "new.vdf", "--normalize", "no", "--set", "check=false")
+    here(*run).ends(0)
+    facts = json.loads((tmp_path / "new.vdf/VDF_META.json").read_text())
+    assert (facts["exported_from"], facts["id_column"]) == ("pinecone", "note")
+    ((name, (index,)),) = facts["indexes"].items()
+    assert (name, index["namespace"], index["metric"], index["dimensions"]) == ("shop", "books", "Dot", 7)
+    assert all((tmp_path / "new.vdf" / file).is_file() for file in facts["file_structure"])
+    source = open_source(f"{tmp_path}/new.vdf:shop/books/emb")
+    assert (source.n, source.dim, source.read().ids.tolist()) == (40, 7, IDS)
+    assert "Pass --force" in here(*run).ends(2).err
+    here(*run, "--force").ends(0)
+    (tmp_path / "new.vdf/mine.txt").write_text("")
+    assert "something else" in here(*run, "--force").ends(2).err

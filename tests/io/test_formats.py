@@ -88,7 +88,7 @@ def test_an_output_without_named_columns_is_refused_in_words_of_the_table(suffix
     if find_sink(f"x{suffix}").keeps_columns:
         open_sink(tmp_path / f"v{suffix}", **kwargs)
     else:
-        with pytest.raises(ParameterError, match=r"Choose \.parquet, \.arrow, \.csv, \.jsonl or \.lance\."):
+        with pytest.raises(ParameterError, match=r"Choose \.parquet, \.arrow, \.csv, \.jsonl, \.lance or \.vdf\."):
             open_sink(tmp_path / f"v{suffix}", **kwargs)
 
 
@@ -97,7 +97,8 @@ def test_no_two_formats_share_a_suffix_and_unknown_ones_are_listed():
     assert len(set(listed)) == len(listed)
     assert all(suffix == suffix.lower() for suffix in listed)
     with pytest.raises(
-        ParameterError, match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, a folder of parts, \.txt\. Pass"
+        ParameterError,
+        match=r"'x\.odd' for output; expected one of \.npy, .*\.lance, \.vdf, a folder of parts, \.txt\. Pass",
     ):
         find_format("x.odd", "output")
     with pytest.raises(ParameterError, match="for vectors"):

@@ -125,6 +125,55 @@ def test_lists_that_cannot_be(rows, words, tmp_path, here):
     assert not (tmp_path / "out.parquet").exists()
 
 
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_folders_and_fragments_of_lists(kind, tmp_path, here):
+    (tmp_path / "data").mkdir()
+    MAP.save(tmp_path / "map")
+    half = int(ENDS[15])
+    for name, rows in (("a", slice(0, 15)), ("b", slice(15, 30))):
+        table = pa.table({"id": IDS[rows], "v": KINDS[kind].slice(rows.start, 15), "note": IDS[rows]})
+        pq.write_table(table, tmp_path / f"data/{name}.parquet", row_group_size=4)
+    source = open_source(tmp_path / "data")
+    assert (source.n, source.table_rows, source.parts) == (len(X), 30, [("a.parquet", 15), ("b.parquet", 15)])
+    np.testing.assert_array_equal(source.take([half, 0])[1], X[[half, 0]])
+    run = ["transform", "map", "data", "--normalize", "no", "-o"]
+    here(*run, "folder").ends(0)
+    here(*run, "one.parquet").ends(0)
+    here(*run, "jobs", "--set", "bad_rows=bad.parquet").ends(0)
+    for out in ("folder", "one.parquet", "jobs"):
+        back = read_embeddings(tmp_path / out)
+        assert back.ids.tolist() == NAMES
+        np.testing.assert_allclose(back.vectors, X[:, ::-1], atol=1e-5)
+    for part in ("folder/b.parquet", "jobs/b.parquet"):
+        assert pq.read_table(tmp_path / part).column_names == ["id", "v", "note"]
+        assert open_source(tmp_path / part).read().ids.tolist() == NAMES[half:]
+    fitted = here("fit", "data", "data", "-o", "same", "--set", "check=false", "--engine", "local").ends(2)
+    assert "same file" in fitted.err
+    assert not (tmp_path / "bad.parquet").exists()
+    worse = [[[1.0] * 6], [[1.0] * 6, [0.0] * 6], [], None, [[2.0] * 6, [float("nan")] * 6], [[3.0] * 5]]
+    table = pa.table({"id": [*"abcdef"], "v": pa.array(worse, pa.list_(pa.list_(pa.float32())))})
+    pq.write_table(table, tmp_path / "worse.parquet")
+    here("transform", "map", "worse.parquet", "-o", "good", "--set", "bad_rows=bad.parquet").ends(0)
+    assert read_embeddings(tmp_path / "good").ids.tolist() == ["a[0]"]
+    assert pq.read_table(tmp_path / "bad.parquet")["id"].to_pylist() == ["b", "d", "e", "f"]
+
+
+def test_a_map_of_token_vectors_by_fragments(tmp_path):
+    from congruence.engines import LocalEngine, fit_dataset, open_pairs
+
+    save(tmp_path / "old.parquet", KINDS["lists"])
+    flipped = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X[:, ::-1]).ravel()), 6)
+    save(tmp_path / "new.parquet", pa.ListArray.from_arrays(ENDS.astype("i4"), flipped))
+    paired = open_pairs(str(tmp_path / "old.parquet"), str(tmp_path / "new.parquet"))
+    fitted = fit_dataset(paired, "orthogonal", engine=LocalEngine(), check=False)
+    whole = OrthogonalMap().fit(X, X[:, ::-1])
+    np.testing.assert_allclose(np.abs(fitted.rotation_), np.abs(whole.rotation_), atol=1e-4)
+    save(tmp_path / "fewer.parquet", pa.ListArray.from_arrays(np.r_[ENDS[:-1], ENDS[-1] - 1].astype("i4"), flipped))
+    odd = open_pairs(str(tmp_path / "old.parquet"), str(tmp_path / "fewer.parquet"))
+    with pytest.raises(errors.InputError, match="more vectors|Got id"):
+        fit_dataset(odd, "orthogonal", engine=LocalEngine(), check=False)
+
+
 def test_a_map_of_token_vectors(tmp_path, here):
     save(tmp_path / "old.parquet", KINDS["lists"])
     new = pa.ListArray.from_arrays(ENDS.astype("i4"), pa.FixedSizeListArray.from_arrays(X[:, ::-1].ravel(), 6))

@@ -265,3 +265,32 @@ def test_a_missing_client_is_named_with_what_installs_it(monkeypatch):
     with pytest.raises(errors.MissingExtraError, match=r"pip install 'congruence\[remote\]'"):
         read_embeddings("https://127.0.0.1:1/a.parquet")
     locations._connect.cache_clear()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """Serve a bucket on this machine; its credentials are in the environment, where AWS's clients look for them."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "engines")
+    from s3_server import s3_server
+
+    with s3_server() as server:
+        names = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        names["AWS_EC2_METADATA_DISABLED"] = "true"
+        for name, value in {**names, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.npz", "a.csv.gz", "a.h5"])
+def test_a_file_in_a_bucket_is_read_listed_and_mapped(name, bucket, tmp_path, here):
+    bucket.objects["bucket"][f"some/{name}"] = FILES[name]
+    url = f"s3://bucket/some/{name}"
+    found = read_embeddings(url)
+    np.testing.assert_allclose(found.vectors, X, atol=1e-6)
+    assert contents(url)
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+    here("transform", "map", url, "-o", "out.parquet", "--normalize", "no", "--set", "check=false").ends(0)
+    np.testing.assert_allclose(read_embeddings(tmp_path / "out.parquet").vectors, X[:, ::-1], atol=1e-4)
+    missing = here("transform", "map", f"s3://bucket/none/{name}", "-o", "no.parquet").ends(2)
+    assert "secret" not in missing.err
+    assert not (tmp_path / "no.parquet").exists()

@@ -233,6 +233,15 @@ def test_lists_in_cells(tmp_path, refused):
         refused(path, words, ["transform map {} -o out.npy"])
 
 
+def test_arrays_in_cells_as_numpy_shows_them(tmp_path, refused):
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["id,v", *(f'{i},"{row}"' for i, row in zip(IDS, X, strict=True))]))
+    assert "\n" not in str(X[0])
+    np.testing.assert_allclose(read_embeddings(path).vectors, X, rtol=1e-6, atol=1e-8)
+    path.write_text('id,v\na,"[0.1 0.2 ... 0.3]"\nb,"[0.1 0.2 0.3]"\n')  # of which most was lost
+    refused(f"{path}:v", "no list", ["transform map {} -o out.npy"])
+
+
 PACK = {
     ".gz": lambda raw: gzip.compress(raw),
     ".bz2": bz2.compress,
@@ -586,6 +595,20 @@ def test_the_exact_vectors_of_an_index_are_read_with_its_ids(tmp_path):
         np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), mapping.transform(found), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["SQfp16", "IDMap,SQfp16", "L2norm,Flat"])
+def test_indexes_of_half_precision_and_of_unit_vectors(kind, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    index = faiss.index_factory(6, kind)
+    index.train(X)
+    index.add_with_ids(X, np.arange(40) + 5) if "IDMap" in kind else index.add(X)
+    faiss.write_index(index, str(tmp_path / "x.faiss"))
+    found = read_embeddings(tmp_path / "x.faiss")
+    half = X.astype("f2").astype("f4")
+    kept = half if "fp16" in kind else X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.vectors, kept, atol=0 if "fp16" in kind else 1e-6)
+    assert found.ids.tolist() == [k + 5 * ("IDMap" in kind) for k in range(40)]
+
+
 def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
     faiss = pytest.importorskip("faiss")
     path = tmp_path / "x.faiss"
@@ -600,6 +623,16 @@ def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
     whole.add(X)
     faiss.write_index(whole, str(path))
     raw = path.read_bytes()
+    path.write_bytes(raw[:4] + (0).to_bytes(4, "little") + raw[8:])  # no columns
+    refused(path, "x.faiss")
+    lists = faiss.index_factory(6, "IVF1,Flat")
+    lists.train(X)
+    lists.add(X)
+    faiss.write_index(lists, str(path))
+    own = path.read_bytes()
+    for at, new in ((4, (600).to_bytes(4, "little")), (8, (2**40).to_bytes(8, "little"))):  # width, number of vectors
+        path.write_bytes(own[:at] + new + own[at + len(new) :])
+        refused(path, "x.faiss", ["transform map {} -o out.npy"])
     for cut in (0, 3, 20, len(raw) - 7):
         path.write_bytes(raw[:cut])
         refused(path, "x.faiss")

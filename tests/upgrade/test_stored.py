@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from congruence import OrthogonalMap, errors
+from congruence import Embeddings, OrthogonalMap, Pairs, Space, errors, fit
 from congruence.io import read_embeddings
-from congruence.upgrade.stored import dequantize, neighbors_kept, quantize
+from congruence.upgrade.stored import choose_prefix, dequantize, neighbors_kept, quantize, without_padding
 from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(11)
@@ -127,3 +127,66 @@ def test_a_prefix_of_the_new_model(tmp_path, here):
     for bad in (0, 65):
         assert "prefix" in here("transform", "map", "old.npy", "-o", "x.npy", "--set", f"prefix={bad}").ends(2).err
     assert not (tmp_path / "x.npy").exists()
+
+
+def test_a_prefix_is_chosen_by_left_out_pairs(tmp_path, here):
+    """The first 16 columns of this new model say nearly all, and the rest is noise; of another one, all 64 matter."""
+    own = RNG.standard_normal((400, 16))
+    old = own @ np.linalg.qr(RNG.standard_normal((16, 16)))[0] + 0.02 * RNG.standard_normal((400, 16))
+    nested = np.c_[own, 0.05 * RNG.standard_normal((400, 48))]
+    nested /= np.linalg.norm(nested, axis=1, keepdims=True)
+    choice = choose_prefix(Pairs(Embeddings(old), Embeddings(nested)))
+    assert (choice.prefix, choice.dim) == (16, 64)
+    assert choice.found >= choice.found_whole - choice.error
+    noisy = X[:400] + 0.2 * RNG.standard_normal((400, 64))
+    assert choose_prefix(Pairs(Embeddings(noisy), Embeddings(X[:400] @ TURN))).prefix == 64
+    # Strangers find nothing, which tells nothing of a prefix.
+    assert choose_prefix(Pairs(Embeddings(old), Embeddings(RNG.standard_normal((400, 64))))).prefix == 64
+    np.save(tmp_path / "old.npy", old)
+    np.save(tmp_path / "new.npy", nested)
+    done = here("fit", "old.npy", "new.npy", "-o", "map", "--set", "prefix=auto").ends(0)
+    assert "the first 16 of 64 columns" in done.out
+    here("transform", "map", "old.npy", "-o", "out.npy").ends(0)
+    mapped = np.load(tmp_path / "out.npy")
+    assert mapped.shape == (400, 16)
+    assert cosines(mapped, nested[:, :16]).min() > 0.95
+    facts = json.loads(
+        here("fit", "old.npy", "new.npy", "-o", "m8", "--set", "prefix=8", "--holdout", "40", "--json").ends(0).out
+    )
+    assert facts["scores"]["prefix"]["prefix"] == 8
+    for bad in ("0", "65", "x", "-3"):
+        here("fit", "old.npy", "new.npy", "-o", "none", "--set", f"prefix={bad}").ends(2)
+    with pytest.raises(errors.ParameterError, match="distinct pairs"):
+        choose_prefix(Pairs(Embeddings(old[:9]), Embeddings(nested[:9])))
+
+
+@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning", "ignore::congruence.errors.AlignmentWarning")
+def test_a_prefix_with_means_and_unpaired_rows():
+    new = Embeddings(X @ TURN, space=Space(modality="text"))
+    old = Embeddings(X, space=Space(modality="text"))
+    other = Embeddings(X[:50] + 0.3, space=Space(modality="image"))
+    fitted = fit(old.take(range(300)), new.take(range(300)), prefix=32, means={"image": (other, X[:50] @ TURN + 0.2)})
+    assert (fitted.d_out, fitted.for_modality("image").d_out) == (32, 32)
+    pools = X[300:700], (X @ TURN)[350:750]
+    refined = fit(X[:300], (X @ TURN)[:300], "orthogonal", prefix=32, unpaired=pools)
+    assert refined.d_out == 32
+
+
+@pytest.mark.parametrize("sides", [(70, 64), (64, 80), (72, 80)])
+def test_fit_leaves_padding_out(sides, tmp_path, here):
+    old, new = (np.pad(rows, ((0, 0), (0, width - 64))) for rows, width in zip((X, X @ TURN), sides, strict=True))
+    np.save(tmp_path / "old.npy", old)
+    np.save(tmp_path / "new.npy", new)
+    np.savez(tmp_path / "more.npz", a=old[:99] + np.r_[np.full(64, 0.3), np.zeros(sides[0] - 64)].astype("f4"))
+    run = ("fit", "old.npy", "new.npy", "--modality", "text", "--means", "image=more.npz", "-o", "map")
+    done = here(*run).ends(0)
+    for name, width in zip(("old", "new"), sides, strict=True):
+        assert (f"The last {width - 64} columns of {name}.npy are zeros" in done.err) == (width > 64)
+    here("transform", "map", "old.npy", "-o", "out.npy", "--modality", "text").ends(0)
+    out = np.load(tmp_path / "out.npy")
+    assert out.shape == (1500, max(64, sides[0]))
+    assert cosines(out[:, :64], X @ TURN).min() > 0.99
+    counts = RNG.poisson(0.5, (30, 6)) * np.array([1, 1, 1, 1, 1, 0])
+    counts[:, 0] += 1
+    rows = Embeddings(counts)
+    assert without_padding(rows) is rows  # an empty column of counts is no padding

@@ -46,6 +46,9 @@ __all__ = ["app", "check_not_input", "main", "number", "print_json", "print_tabl
 
 LINES = "\n\t"  # line breaks and tabs are kept in messages, because messages of other libraries have several lines
 
+#: A line break with the spaces around it.
+_BREAK = r"\s*[\n\r]\s*"
+
 #: The program with all commands.
 app: TyperGroup
 
@@ -304,7 +307,8 @@ def main() -> None:
             cause = error.__cause__ if isinstance(error, Shielded) else error
             message, code = explain(cause or error, named_by(_context.get(), written), tell)
             if message:
-                print(f"error: {visible(message, keep=LINES)}", file=sys.stderr)
+                # One line, whatever names a file holds and another library says.
+                print(f"error: {visible(re.sub(_BREAK, ' ', message), keep=LINES)}", file=sys.stderr)
             with suppress(OutputLostError):
                 sys.stdout.flush()
             if isinstance(error, OutputLostError):

@@ -125,7 +125,16 @@ def read(spec: str, ids: str | bool | None = None, allow_zero_rows: bool = False
     from congruence.io import read_embeddings
 
     column = False if ids == "none" else ids
-    return read_embeddings(spec, ids=column, space=Space(**space), allow_zero_rows=allow_zero_rows)  # type: ignore[arg-type]
+    rows = read_embeddings(spec, ids=column, space=Space(**space), allow_zero_rows=allow_zero_rows)  # type: ignore[arg-type]
+    if rows.vectors[:, -1].any():
+        return rows
+    from congruence.cli._output import say_error
+    from congruence.upgrade.stored import without_padding
+
+    plain = without_padding(rows)
+    if plain.dim < rows.dim:
+        say_error(f"The last {rows.dim - plain.dim} columns of {spec} are zeros, and are left out.")
+    return plain
 
 
 def read_given(spec: str | None, ids: str | None = None, **space: str | None) -> Embeddings | None:

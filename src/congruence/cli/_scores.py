@@ -92,6 +92,7 @@ def map_facts(mapping: Map) -> dict[str, object]:
     """Return what is told of a map when it is fitted, trained and inspected; None for what it does not record."""
     from congruence.maps import HeadsMap
     from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
+    from congruence.upgrade.stored import PrefixChoice
 
     facts, scores, readout = getattr(mapping, "facts_", {}), mapping.scores_, getattr(mapping, "readout_", None)
     alone = [scores.get(f"unpaired_{side}") for side in ("source", "target")]
@@ -106,6 +107,7 @@ def map_facts(mapping: Map) -> dict[str, object]:
         **dict(readout.rows() if readout else ()),
         **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
         "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,
+        "mapped to": PrefixChoice(**scores["prefix"]).describe() if "prefix" in scores else None,
         "left out": None if None in alone else "{} only in the old model, {} only in the new one".format(*alone),
         "unpaired": None if None in pools else "{} of the first, {} of the second".format(*pools),
         **dict(refinement_rows(scores["refinement"]) if "refinement" in scores else ()),

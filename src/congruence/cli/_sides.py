@@ -181,3 +181,10 @@ def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings)
             f"warning: ids of {specs[0]} and {specs[1]} differ in {most - common} of {most} rows; the other {common} "
             "are paired by id. Pass --set missing=error to refuse such files, or --ids none to pair by position."
         )
+
+
+def prefix_of(text: str) -> int | str:
+    """Return the value of ``--set prefix``: ``auto``, or a number of columns."""
+    if text == "auto" or text.isdecimal():
+        return text if text == "auto" else int(text)
+    raise ParameterError(f"Got --set prefix={text}; expected auto or a number of columns.", "Pass --set prefix=auto.")

@@ -10,7 +10,7 @@ from congruence.cli._input import ids_of, read, read_groups, refuse_options, spl
 from congruence.cli._options import Force, Ids, Json, Links, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
 from congruence.cli._scores import map_facts
-from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
+from congruence.cli._sides import check_sides, find_ids, placed, prefix_of, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METHOD = {"center": True, "shrinkage": str, "shrinkage_strength": float, "allow_reflection": True, "ridge": str}
 METHOD["n_components"] = int
 FIT = {"check": True, "strict": False, "missing": "drop", "groups": str, "realign": str}
+FIT["prefix"] = str
 
 #: What the files say less often than the user.
 SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
@@ -94,11 +95,13 @@ def fit(
         of_pairs |= {"--queries": queries, "--method": method not in ("auto", "orthogonal"), "--ids": ids}
         refuse_options(of_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
     elif by_fragments:
-        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
+        of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign", "prefix")}
         of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
         why = "for data sets that are read once, by fragments"
         refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
     parameters = check_parameters("orthogonal" if no_pairs else method, settings)
+    if "prefix" in settings:
+        settings["prefix"] = prefix_of(settings["prefix"])
     of_means = [_means_of(entry) for entry in means or []]
     pool_files = two_sides(unpaired, "--unpaired")
     check_out(out, force=force, kind="map")  # once the arguments are right, and before the work starts

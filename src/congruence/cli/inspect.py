@@ -71,8 +71,8 @@ def inspect(
 def _is_file(spec: str) -> bool:
     """Return whether a path is that of a file or folder of vectors, there or missing, and not of a map."""
     from congruence.io import parse_spec
+    from congruence.io.folder import holds_parts
     from congruence.io.formats import FORMATS, is_folder, suffix_of
-    from congruence.io.layouts import holds_parts
 
     path = parse_spec(spec)[0]
     if is_folder(path):

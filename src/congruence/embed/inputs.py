@@ -17,7 +17,6 @@ from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
 from congruence.errors import FileError, ParameterError, ShapeError
 from congruence.io import find_format, parse_spec, read_column, read_ids
-from congruence.io.id_columns import first_record
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids
@@ -146,8 +145,8 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     if path.suffix.lower() not in (".csv", ".jsonl", ".parquet"):
         expected = "a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name"
         raise ParameterError(f"Got {str(path)!r}; expected {expected}.", "Convert the file to one of these.")
-    shapes = find_format(path).shapes
-    names = list(first_record(path) if shapes is None else shapes(str(path)))
+    kind = find_format(path)
+    names = [*(kind.shapes or kind.listing)(str(path))]
     column, modality = choose_column(path, names, column, modality)
     name, values = f"{path}:{column}", _read(read_column(f"{path}:{column}"), path)
     id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)

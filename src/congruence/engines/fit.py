@@ -16,7 +16,7 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import Space, has_unit_rows
-from congruence.errors import IdError, ParameterError
+from congruence.errors import IdError, ParameterError, ShapeError
 from congruence.io.dataset import FRAGMENT_BYTES, DataSet, Fragment, open_dataset, split_spec
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import AffineMap, LinearMap, Map, OrthogonalMap
@@ -53,6 +53,9 @@ class PairedData:
                 held or next(reader, None) for held, reader in zip(pending, readers, strict=True)
             ]
             if first is None or second is None:
+                if first is not second:
+                    problem = f"Got more vectors in {names[first is None]} than in {names[second is None]}."
+                    raise ShapeError(problem, "Pass the same items, with as many vectors each.")
                 return
             n = min(len(first[1]), len(second[1]))
             a, b = (None if ids is None else ids[:n] for ids, _ in (first, second))

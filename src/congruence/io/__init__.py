@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -99,7 +99,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Raises FileError, CorruptFileError, ParameterError or InputError.
     """
     path, key = parse_spec(spec)
-    kind = find_format(path)
+    kind = find_format(path, there=True)
     if ids is True:
         raise ParameterError("Got `ids=True`.", "Pass `ids=…` with a key, a column or a file, or False.")
     column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
@@ -144,6 +144,7 @@ def open_sink(
     parts: list[tuple[str, int]] | None = None,
     columns: list[Columns] | None = None,
     column_out: str | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Sink:
     """Open a file of vectors for writing; use it as a context manager.
 
@@ -163,6 +164,8 @@ def open_sink(
         The columns of the source's table other than its vectors (``Source.columns``), whose rows are then written with
         each block, as ``Source.scan_table`` yields them; and the name of the column of vectors, if that of the source
         is kept too. Columns that the format cannot hold are listed in the sink's ``left_out``.
+    facts
+        What the source says of its rows (``Source.facts``), which a ``.vdf`` keeps.
 
     Raises ParameterError or DtypeError immediately, OutputExistsError on entering the context, and StorageError while
     writing or if rows are missing at the end. No partial output is left.
@@ -198,6 +201,7 @@ def open_sink(
         parts=parts,
         columns=columns or [],
         column_out=column_out,
+        facts=facts,
     )
 
 
@@ -258,7 +262,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}
         shapes = dict.fromkeys(found, "")
     else:
-        kind = find_format(path, "matrices")
+        kind = find_format(path, "matrices", there=True)
         if kind.shapes is None:
             return {pattern or Path(path).stem: str(spec)}
         shapes = kind.shapes(path)
@@ -278,9 +282,7 @@ def contents(spec: str | Path) -> dict[str, str]:
     With ``file:key``, only those of this name, else of this beginning; an error lists the candidates if there are none.
     """
     path, key = parse_spec(spec)
-    kind = find_format(path, "what it holds")
-    if "://" not in path and not Path(path).exists():
-        raise missing_file(path)
+    kind = find_format(path, "what it holds", there=True)
     if kind.shapes is None:
         try:
             source = kind(path, key)  # type: ignore[call-arg]

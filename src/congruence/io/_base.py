@@ -6,7 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -90,6 +90,7 @@ class Source(ABC):
     files: tuple[Path, ...] = ()  # paths that are read
     parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
     table_rows: int | None = None  # rows of a table, of which some may have several vectors
+    facts: dict[str, Any] | None = None  # what a VDF folder says of them
     _ids: pa.Array | None = None  # that are read already
     _id_column: str | None = None  # from which ids are read with the vectors
 
@@ -326,6 +327,48 @@ class NamedArrays(Source):
         self._ids = None if isinstance(ids, bool) else ids
 
 
+class SlicedArrays(NamedArrays):
+    """Rows of one of several arrays that a library reads by slices; a format has ``_open``."""
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        with self._open(path) as arrays:
+            shapes = {name: tuple(one.shape) for name, one in arrays.items()}
+            name = self._choose(path, key and key.strip("/"), shapes)
+            array = self._checked(arrays[name], self.path)
+            self._set_matrix(tuple(array.shape), np.dtype(array.dtype))
+            saved = self._saved_space(array)
+        self.space = read_space(saved, path)
+        self._set_ids(ids, shapes)
+
+    @classmethod
+    @abstractmethod
+    def _open(cls, path: str | Path) -> AbstractContextManager[Mapping[str, Any]]:
+        """Yield the arrays of a file by name, each with ``shape``, ``dtype`` and rows by slices."""
+
+    @classmethod
+    def _checked(cls, array: Any, path: str) -> Any:
+        """Return an array that may be read."""
+        return array
+
+    def _saved_space(self, array: Any) -> str | bytes:
+        return b""
+
+    @classmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        with cls._open(path) as arrays:
+            return {name: tuple(one.shape) for name, one in sorted(arrays.items())}
+
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        return super().read_column(path, key and key.strip("/"))
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with self._open(self._file) as arrays:
+            array = arrays[self._key]
+            for start in range(after, self.n, batch):
+                yield np.array(array[start : min(start + batch, self.n)], self.dtype, order="C")
+
+
 def _packed(shapes: Mapping[str, tuple[int, ...]], key: str) -> int | None:
     """Return the number of entries of a column stored as ``PACKED`` arrays, or None if there are none."""
     data, offsets = (shapes.get(key + part, ()) for part in PACKED)
@@ -366,6 +409,7 @@ class Sink(ABC):
     parts: list[tuple[str, int]] | None = None
     columns: list[Columns] = field(default_factory=list)
     column_out: str | None = None
+    facts: dict[str, Any] | None = None
     atomic: bool = True
     rows: int = field(default=0, init=False)
 
@@ -459,6 +503,38 @@ class Sink(ABC):
 
     def _finish(self) -> None:  # noqa: B027 - most formats have nothing left to write
         """Write the end of the file."""
+
+
+class NamedSink(Sink):
+    """Writer of the arrays ``vectors`` and, if there are ids, ``ids``; or ``ids_utf8`` and ``ids_offsets``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._names: list[pa.Array] = []
+
+    @abstractmethod
+    def _put_rows(self, vectors: np.ndarray) -> None:
+        """Append rows to ``vectors``."""
+
+    @abstractmethod
+    def _put(self, name: str, values: np.ndarray) -> None:
+        """Write a whole array, after the rows."""
+
+    def _ids_as_held(self, names: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the arrays that hold ids, by the end of their names."""
+        return {"": names}
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+        self._put_rows(vectors)
+        if ids is not None:
+            self._names.append(ids)
+
+    def _finish(self) -> None:
+        if self._names:
+            from congruence.io.ids import id_array
+
+            for end, values in self._ids_as_held(id_array(self._names)).items():
+                self._put(f"ids{end}", values)
 
 
 def store_as(vectors: np.ndarray, dtype: np.dtype, path: str | Path) -> np.ndarray:

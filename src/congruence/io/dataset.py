@@ -101,6 +101,7 @@ class DataSet(FragmentedTable):
     """A table in one or many files, with its columns of vectors and ids."""
 
     columns: Columns
+    column: str  # of vectors, or ``column[3]`` for the vector of this number of each row
     dim: int
     dtype: np.dtype
     has_ids: bool
@@ -111,7 +112,7 @@ class DataSet(FragmentedTable):
     def open(self, fragment: Fragment) -> TableSource:
         """Open the vectors of a fragment for reading."""
         name, ids = self.path_of(fragment), self.columns.id or False
-        return TableSource(name, self.columns.vector, ids, table=self.table(fragment))
+        return TableSource(name, self.column, ids, table=self.table(fragment), dim=self.dim)
 
 
 def open_dataset(
@@ -129,9 +130,6 @@ def open_dataset(
         place, fragment_bytes, lambda table: TableSource(table.name, key, ids, table=table)
     )
     first = sources[0]
-    if first.columns[0].multi:
-        problem = f"Got several vectors a row in {place.shown}, which are not read by fragments."
-        raise ParameterError(problem, "Map its files one by one.")
     if odd := next((one for one in sources if one.dim != first.dim), None):
         raise _of_another_table(place, odd.table, first.table)
     known = first.space if space is None else replace(first.space, **space.to_dict())
@@ -141,6 +139,7 @@ def open_dataset(
         fragments=fragments,
         schema=first.columns[0].schema,
         columns=first.columns[0],
+        column=first.column,
         dim=first.dim,
         dtype=first.dtype,
         has_ids=first.has_ids,
@@ -154,6 +153,8 @@ def describe_fragments(
     place: Location, fragment_bytes: int, view: Callable[[Table], T]
 ) -> tuple[int | None, list[T], tuple[Fragment, ...]]:
     """Return the version of a Lance data set, what ``view`` makes of every file, and the fragments."""
+    if place.local and not place.exists():
+        raise missing_file(place.shown)
     if place.name.lower().endswith(".lance"):
         data = _open_lance(place, None)
         numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]

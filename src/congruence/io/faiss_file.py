@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from congruence._utils.display import short
 from congruence._utils.optional import require
-from congruence.errors import CorruptFileError, DatabaseError, FileError, ShapeError
+from congruence.errors import CorruptFileError, DatabaseError, FileError
 from congruence.io._base import Source, read_sidecar
-from congruence.io.reading import refuse_key
+from congruence.io.reading import check_matrix_shape, damaged, reading, refuse_key
 
 if TYPE_CHECKING:
     import faiss
@@ -33,10 +33,9 @@ class FaissSource(Source):
         refuse_key(key, path)
         self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
         self._index = read_index(Path(path))
-        self._stored = StoredVectors(self._index, self.path)
-        self.n, self.dim, self.space = self._stored.n, self._stored.dim, read_sidecar(Path(path))
-        if not self.n:
-            raise ShapeError(f"The index {self.path} is empty.", "Check the path.")
+        self._stored = StoredVectors(self._index, self.path, reading=True)
+        self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
+        self.space = read_sidecar(Path(path))
         if isinstance(ids, pa.Array):
             self._ids = ids
         elif ids is None and self._stored.has_ids:
@@ -49,13 +48,14 @@ class FaissSource(Source):
 
 def read_index(path: Path) -> faiss.Index:
     """Read an index; of large ones, FAISS memory-maps the vectors of some kinds."""
-    faiss = require("faiss", extra="faiss")
     if not path.is_file():
         raise FileError(f"No FAISS index at {path}.", "Check the path.")
+    faiss = require("faiss", extra="faiss")
     try:
         # FAISS checks the length of what it reads, but ends the process where a file that it maps is cut.
         mapped = path.stat().st_size > _MAPPED_BYTES
-        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
+        with reading(path):
+            return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except RuntimeError as error:
         problem = f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)})."
         raise CorruptFileError(problem, "Write it again with faiss.write_index.") from error
@@ -66,24 +66,30 @@ class StoredVectors:
 
     The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
     ``ids`` are from the id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,);
-    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one.
+    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one. For ``reading`` also
+    those that keep half precision (SQfp16) or unit vectors (L2norm), which are read as they are kept.
     """
 
-    def __init__(self, index: faiss.Index, place: str) -> None:
+    def __init__(self, index: faiss.Index, place: str, *, reading: bool = False) -> None:
         faiss = require("faiss", extra="faiss")
         index = faiss.downcast_index(index)
-        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        self.id_map, self.n, self.dim, self._place = "", int(index.ntotal), int(index.d), place
         ids: np.ndarray | None = None
         if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
             self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
             ids = faiss.vector_to_array(index.id_map).astype(np.int64)
             self._outer = index  # keeps the inner index alive
             index = faiss.downcast_index(index.index)
+        exact = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2, faiss.IndexHNSWFlat, faiss.IndexIVFFlat
+        if reading and isinstance(index, faiss.IndexPreTransform):
+            steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
+            if all(isinstance(step, faiss.NormalizationTransform) for step in steps):
+                self._whole, index = index, faiss.downcast_index(index.index)
+        half = reading and type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
         self.inner = index
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
-        flat = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2
-        if type(index) not in (*flat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat):
+        if type(index) not in exact and not half:
             raise DatabaseError(
                 f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
                 "Take the vectors it was built from (a .npy or .parquet), and build it again.",
@@ -93,6 +99,11 @@ class StoredVectors:
                 f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
                 "Take the vectors it was built from.",
             )
+        codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
+        lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
+        sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
+        if sizes != (self.dim, self.n, *[(2 if half else 4) * self.dim] * 2):
+            raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
             list_ids = self._read_lists(index)
             ids = list_ids if ids is None else ids[list_ids]
@@ -108,6 +119,8 @@ class StoredVectors:
                 parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
                 self._lists.append((k, start))
                 start += size
+        if start != self.n:
+            raise damaged(self._place, f"its lists hold {start} of {self.n} vectors")
         return np.concatenate(parts)
 
     def read(self, start: int, stop: int) -> np.ndarray:

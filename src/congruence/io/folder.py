@@ -1,7 +1,9 @@
-"""A folder of parts: ``.npy``, ``.parquet`` or ``.arrow`` files in natural order, and the layout of clip-retrieval.
+"""A folder of parts, ``.npy``, ``.parquet`` or ``.arrow`` files in natural order, also in the layouts of other tools.
 
-clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one
-folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
+* clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in
+  one folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
+* Hugging Face: what ``save_to_disk`` writes, the cache of ``datasets`` and that of the hub, each with its splits.
+* VDF, which vector-io exports from databases: ``VDF_META.json`` names the indexes with their files, columns and models.
 """
 
 from __future__ import annotations
@@ -10,24 +12,24 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
-from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.errors import CongruenceError, IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
 from congruence.io.arrow import ArrowSource
 from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
-from congruence.io.layouts import find_layout, list_parts
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
-from congruence.io.reading import missing_file, reading
+from congruence.io.reading import damaged, missing_file, missing_key, natural, reading
+from congruence.io.tables import vectors_in
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -40,6 +42,9 @@ FORMAT, FORMAT_VERSION = "congruence-vectors", 1
 MARKER = "space.json"
 
 _TABLES = {".parquet": ParquetSource, ".arrow": ArrowSource}
+
+#: The file that describes a VDF folder.
+VDF = "VDF_META.json"
 
 
 def why_no_parts(folder: Path) -> str | None:
@@ -60,12 +65,13 @@ def mark_parts(folder: Path, space: Space) -> None:
 class FolderSink(Sink):
     """Writer of a folder of parts with the names and sizes of the source's parts, or with up to a million rows each."""
 
-    directory = True
-    keeps_columns = True
+    directory = keeps_columns = keeps_lists = keeps_codes = True
     why_foreign = staticmethod(why_no_parts)
+    #: Whether the parts are tables in any case.
+    tables = False
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
-        tables = self.has_ids or bool(self.columns) or self.column_out is not None
+        tables = self.tables or self.has_ids or bool(self.columns) or self.column_out is not None
         self._kind: type[Sink] = ParquetSink if tables else NpySink
         suffix = ".parquet" if tables else ".npy"
         starts = range(0, self.n, PART_ROWS)
@@ -92,15 +98,17 @@ class FolderSink(Sink):
         return self._stack_parts.enter_context(self._kind(**facts | own))
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
-        done = 0
-        while done < len(vectors):
+        several = next((one.vector for one in self.columns if one.multi), None)
+        counts = np.ones(len(vectors), int) if several is None else vectors_in(rows, several)
+        ends, done = np.cumsum([0, *counts]), 0  # of the vectors of each row
+        while done < len(counts):
             if self._part is None:
                 self._part = self._begin()
-            stop = done + min(len(vectors) - done, self._part.n - self._part.rows)
-            part = rows
+            stop = done + min(len(counts) - done, self._part.n - self._part.rows)
+            part, first, last = rows, int(ends[done]), int(ends[stop])
             if rows is not None:
                 part = rows[done:stop] if isinstance(rows, list) else rows.slice(done, stop - done)
-            self._part.write(None if ids is None else ids.slice(done, stop - done), vectors[done:stop], part)
+            self._part.write(None if ids is None else ids.slice(first, last - first), vectors[first:last], part)
             done = stop
             if self._part.rows == self._part.n:
                 self._stack_parts.close()
@@ -109,6 +117,37 @@ class FolderSink(Sink):
     def _finish(self) -> None:
         self._stack_parts.close()
         mark_parts(self._temporary, Space() if self.space == self._part_space else self.space)
+
+
+class VdfSink(FolderSink):
+    """Writer of a ``.vdf``: a folder of one index with its parts and what is known of it, as vector-io reads it."""
+
+    tables = True
+
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Return why a folder must not be replaced, or None if this library wrote it."""
+        inner = [one for one in folder.iterdir() if one.name != VDF]
+        ours = len(inner) == 1 and inner[0].is_dir() and (folder / VDF).is_file()
+        return why_no_parts(inner[0]) if ours else f"holds something else than one index and its {VDF}"
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        self._meta, place = temporary / VDF, temporary / "data"
+        place.mkdir()
+        super()._open(place, stack)
+
+    def _finish(self) -> None:
+        super()._finish()
+        first = self.columns[0] if self.columns else None
+        facts: dict[str, Any] = self.facts or {"version": "0.1", "author": "congruence", "exported_from": "files"}
+        ((name, (known,)),) = facts.get("indexes", {"index": [{"namespace": "", "metric": "Cosine"}]}).items()
+        known = known | {"total_vector_count": self.rows, "exported_vector_count": self.rows, "dimensions": self.dim}
+        column = self.column_out or (first.vector if first else "vector")
+        known |= {"vector_columns": [column], "data_path": "data", "model_name": self.space.model or "NOT_PROVIDED"}
+        ids = {"id_column": (first and first.id) or "id"} if self.has_ids else {}
+        files = [VDF, *sorted(f"data/{part.name}" for part in self._temporary.glob("*.parquet"))]
+        facts = facts | {"indexes": {name: [known]}, "file_structure": files} | ids
+        self._meta.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 class FolderSource(Source):
@@ -127,7 +166,7 @@ class FolderSource(Source):
             raise missing_file(path)
         with reading(path):
             layout = find_layout(folder, key)
-        parts, home = layout.parts, layout.home
+        parts, home, self.facts = layout.parts, layout.home, layout.facts
         if not parts:
             if (folder / "config.json").is_file():
                 raise ParameterError(
@@ -155,7 +194,8 @@ class FolderSource(Source):
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 models = f"{source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}"
                 raise SpaceMismatchError(f"Got vectors of {models}.", "Put each model's parts in a folder of its own.")
-        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
+        counts = [source.n if source.table_rows is None else source.table_rows for source in self._sources]
+        self.parts, self.table_rows = [(part.name, n) for part, n in zip(parts, counts, strict=True)], sum(counts)
         self.n = sum(source.n for source in self._sources)
         self.dim, self._id_column = first.dim, first._id_column
         self.dtype = np.result_type(*[source.dtype for source in self._sources])
@@ -212,3 +252,133 @@ class FolderSource(Source):
                     yield ids, block.astype(self.dtype, copy=False), rows
                     row += len(block)
             start += source.n
+
+
+class VdfSource(FolderSource):
+    """Source of the rows of an index in a VDF folder, whose name ends in ``.vdf``."""
+
+    sink = VdfSink
+
+
+# ------------------------------------------------------------------ which files of a folder hold the rows
+
+#: Suffixes of parts, in the order in which they are looked for.
+PARTS = (".npy", ".parquet", ".arrow")
+
+
+#: The end of the name of one of several files of a split.
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a folder: their files in order, and the column of vectors, that of ids and the model, if known."""
+
+    parts: list[Path]
+    home: Path
+    column: str | None = None
+    ids: str | None = None
+    model: str | None = None
+    facts: dict[str, Any] | None = None  # of VDF: those of the folder, with the one index only
+
+
+def list_parts(folder: Path, suffixes: tuple[str, ...] = PARTS) -> list[Path]:
+    """Return the parts in a folder in natural order, of the first of these suffixes that there are.
+
+    ``datasets`` writes the results of its own operations, ``cache-….arrow``, beside the rows.
+    """
+    for suffix in suffixes:
+        found = [part for part in folder.glob(f"*{suffix}") if not part.name.startswith((".", "cache-"))]
+        if found:
+            return sorted(found, key=lambda part: natural(part.name))
+    return []
+
+
+def find_layout(folder: Path, key: str | None) -> Layout:
+    """Return the parts of a folder, or of its subfolder, split or index that a key begins with; none if there are none.
+
+    The rest of the key is the column of vectors.
+    """
+    if (folder / VDF).is_file():
+        return _vdf(folder, key)
+    if (folder / "snapshots").is_dir():
+        folder = _snapshot(folder)
+    steps, home = key.split("/") if key else [], folder
+    while True:
+        while steps and steps[0] and (home / steps[0]).is_dir():
+            home /= steps.pop(0)
+        parts, inner = list_parts(home), _subfolders(home)
+        if parts or len(inner) != 1:
+            break
+        home /= inner[0]
+    splits = _splits(home, parts) if parts else {name: found for name in inner if (found := list_parts(home / name))}
+    if steps and steps[0] in splits:
+        parts = splits[steps.pop(0)]
+    elif len(splits) > 1 or (splits and not parts):
+        counts = {name: f"({len(found)} parts)" for name, found in splits.items()}
+        raise missing_key(steps[0] if steps else None, home, counts, "split" if parts else "subfolder")
+    return Layout(parts, home, "/".join(steps) or None)
+
+
+def holds_parts(folder: Path) -> bool:
+    """Return whether a folder, which may be one of several kinds, holds parts."""
+    try:
+        return bool(find_layout(folder, None).parts)
+    except CongruenceError:  # which of several, or damaged ones
+        return True
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Return the names of a folder's subfolders that may hold parts."""
+    return sorted(one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+
+
+def _splits(home: Path, parts: list[Path]) -> dict[str, list[Path]]:
+    """Return the parts by split, as ``train-00000-of-00002`` is of ``train``; nothing where names tell of none."""
+    stems = [_SHARD.sub("", part.stem) for part in parts]
+    named = all(_SHARD.search(part.stem) for part in parts) or (home / "dataset_info.json").is_file()
+    if not named:
+        return {}
+    found: dict[str, list[Path]] = {}
+    for stem, part in zip(stems, parts, strict=True):  # in the cache, the name of the data set comes first
+        found.setdefault(stem.rpartition("-")[2], []).append(part)
+    return found
+
+
+def _snapshot(folder: Path) -> Path:
+    """Return the folder of the revision of a cached repository that was asked for last."""
+    found = _subfolders(folder / "snapshots")
+    main = folder / "refs" / "main"
+    name = main.read_text(encoding="utf-8", errors="replace").strip()[:100] if main.is_file() else ""
+    if name in found or len(found) == 1:
+        return folder / "snapshots" / (name if name in found else found[0])
+    raise ParameterError(f"Got {len(found)} revisions in {folder / 'snapshots'}.", "Pass the folder of one of them.")
+
+
+def _vdf(folder: Path, key: str | None) -> Layout:
+    """Return the parts of an index, or of one of its namespaces: ``index``, ``index/namespace``."""
+    with reading(folder / VDF, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        facts = json.loads((folder / VDF).read_bytes())
+        every = [(name, one) for name, spaces in facts["indexes"].items() for one in spaces]
+        indexes = {"/".join(filter(None, (name, one.get("namespace")))): (name, one) for name, one in every}
+        shapes = {name: (one["exported_vector_count"], one["dimensions"]) for name, (_, one) in indexes.items()}
+        columns = {name: [str(column) for column in one["vector_columns"]] for name, (_, one) in indexes.items()}
+        places = {name: Path(str(one["data_path"])) for name, (_, one) in indexes.items()}
+        models = {name: str(one["model_name"]) for name, (_, one) in indexes.items()}
+    named = [name for name in indexes if key is None or key == name or key.startswith(f"{name}/")]
+    if not named and len(indexes) == 1:  # then the key is a column
+        named, key = [*indexes], f"{next(iter(indexes))}/{key}"
+    if not named or (key is None and len(named) > 1):
+        raise missing_key(key, folder, shapes, "index")
+    name = max(named, key=len)
+    column = key[len(name) + 1 :] if key and key != name else columns[name][0] if len(columns[name]) == 1 else None
+    for path in (places[name], Path(*places[name].parts[1:])):  # older: the folder's name first
+        place = folder / path
+        if place.exists() and not place.resolve().is_relative_to(folder.resolve()):
+            raise damaged(folder / VDF, f"its data path {str(path)[:200]!r} leads out of the folder")
+        if parts := [place] if place.is_file() else list_parts(place) if place.is_dir() else []:
+            model = None if models[name] in ("", "None", "NOT_PROVIDED", "PLEASE_FILL_IN") else models[name]
+            ids = facts.get("id_column")
+            kept = facts | {"indexes": {indexes[name][0]: [indexes[name][1]]}}
+            return Layout(parts, place, column, ids if isinstance(ids, str) else None, model, kept)
+    raise damaged(folder / VDF, f"no parts are at its data path {str(places[name])[:200]!r}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.errors import InputError, ParameterError
-from congruence.io.reading import CODECS
+from congruence.io.reading import CODECS, reading
 
 if TYPE_CHECKING:
     from congruence.io._base import Sink, Source
@@ -46,6 +46,7 @@ FORMATS: dict[str, str] = {
     ".faiss": "congruence.io.faiss_file:FaissSource",
     ".index": "congruence.io.faiss_file:FaissSource",
     ".lance": "congruence.io.lance:LanceSource",
+    ".vdf": "congruence.io.folder:VdfSource",
     "": "congruence.io.folder:FolderSource",
     ".txt": "congruence.io.words:TxtSource",
 }
@@ -85,16 +86,21 @@ def suffixes(where: Callable[[type[Source]], bool] = lambda _: True) -> list[str
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of files; a data set of Lance or Zarr is a folder but a single store."""
-    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr")
+    """Return whether this is a folder of files; a data set of Lance, Zarr or VDF is a folder but a single store."""
+    return Path(path).is_dir() and Path(path).suffix.lower() not in (".lance", ".zarr", ".vdf")
 
 
 def find_format(
-    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda _: True
+    path: str | Path,
+    what: str = "vectors",
+    where: Callable[[type[Source]], bool] = lambda _: True,
+    *,
+    there: bool = False,
 ) -> type[Source]:
     """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 
-    An existing folder is a folder of parts, whatever its name.
+    An existing folder is a folder of parts, whatever its name. With ``there``, a path without a file is an error, which
+    comes before that of a library that is missing.
     """
     suffix = "" if is_folder(path) else suffix_of(path)
     place = FORMATS.get(suffix) or _installed().get(suffix)
@@ -103,6 +109,9 @@ def find_format(
         known = ", ".join(name or "a folder of parts" for name in suffixes(where))
         problem = f"Got {str(path)!r} for {what}; expected one of {known}."
         raise ParameterError(problem, "Pass a path with one of these suffixes.")
+    if there and "://" not in str(path):
+        with reading(path):
+            os.stat(path)
     return one
 
 
@@ -117,7 +126,7 @@ def find_sink(path: str | Path, what: str = "output") -> type[Sink]:
 
 def find_column_format(path: str | Path) -> type[Source]:
     """Return the format with a path's suffix, from which a column of labels or ids can be read."""
-    return find_format(path, "a column", lambda one: one.read_column is not None)
+    return find_format(path, "a column", lambda one: one.read_column is not None, there=True)
 
 
 def names_columns(path: str | Path) -> bool:

@@ -7,24 +7,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError, DtypeError, IdError, ShapeError
-from congruence.io._base import SPACE_KEY, NamedArrays, Sink, read_space, space_json
-from congruence.io.columns import TableRows
-from congruence.io.ids import column_ids, id_array
-from congruence.io.reading import TEXT_BYTES, as_column, damaged, errno_from_text, missing_file, pack, reading
-
-if TYPE_CHECKING:
-    import h5py
+from congruence.errors import CorruptFileError, DtypeError, IdError
+from congruence.io._base import SPACE_KEY, NamedSink, SlicedArrays, space_json
+from congruence.io.ids import column_ids
+from congruence.io.reading import TEXT_BYTES, as_column, damaged, errno_from_text, pack, reading
 
 #: Exceptions that h5py raises for damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -48,26 +44,6 @@ try:
 except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
     sys.exit(f"{type(error).__name__}: {error}"[:500])
 """
-
-
-@contextmanager
-def _open(path: str | Path) -> Iterator[h5py.File]:
-    h5py = require("h5py", extra="hdf5")
-    if not Path(path).exists():
-        raise missing_file(path)
-    with reading(path, *_DAMAGE), h5py.File(path, "r") as file:
-        yield file
-
-
-def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
-    """Return a dataset whose values are stored in this file; an error for one that refers to other files."""
-    data = file[key]
-    if data.is_virtual or data.external:
-        raise CorruptFileError(
-            f"The values of the dataset {key!r} of {path} are stored in other files (virtual or external storage).",
-            "Copy the dataset into one file (with h5repack or h5py).",
-        )
-    return data
 
 
 def _in_heap(kind: np.dtype) -> bool:
@@ -95,12 +71,8 @@ def _strings(path: str | Path, wanted: list[str], n: int = 1) -> list[str]:
     return found
 
 
-class Hdf5Sink(Sink):
-    """Writer of the datasets ``vectors`` and, if there are ids, ``ids``; the space is an attribute of ``vectors``.
-
-    HDF5 strings end at a NUL. If any id contains one, the ids are written as concatenated UTF-8 in ``ids_utf8``, with
-    their start positions in ``ids_offsets``.
-    """
+class Hdf5Sink(NamedSink):
+    """Writer of the datasets ``vectors`` and, if there are ids, ``ids``; the space is an attribute of ``vectors``."""
 
     keeps_codes = True
 
@@ -111,67 +83,57 @@ class Hdf5Sink(Sink):
         self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
         if self.space != Space():
             self._data.attrs[SPACE_KEY] = np.bytes_(space_json(self.space).encode())
-        self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+    def _put_rows(self, vectors: np.ndarray) -> None:
         self._data[self.rows : self.rows + len(vectors)] = vectors
-        if ids is not None:
-            self._names.append(ids)
 
-    def _finish(self) -> None:
-        if not self._names:
-            return
-        names = id_array(self._names)
-        if names.dtype != object:
-            self._file.create_dataset("ids", data=names)
-        elif any("\0" in name for name in names.tolist()):
-            for part, values in pack(names).items():
-                self._file.create_dataset(f"ids{part}", data=values)
-        else:
-            self._file.create_dataset("ids", data=names, dtype=require("h5py", extra="hdf5").string_dtype())
+    def _ids_as_held(self, names: np.ndarray) -> dict[str, np.ndarray]:
+        # HDF5's strings end at a NUL.
+        return pack(names) if names.dtype == object and any("\0" in name for name in names.tolist()) else {"": names}
+
+    def _put(self, name: str, values: np.ndarray) -> None:
+        kind = require("h5py", extra="hdf5").string_dtype() if values.dtype == object else None
+        self._file.create_dataset(name, data=values, dtype=kind)
 
 
-class Hdf5Source(NamedArrays):
+class Hdf5Source(SlicedArrays):
     """Rows of one dataset in an HDF5 file; by default the only matrix, with the ids in ``ids``."""
 
     key, sink = "dataset", Hdf5Sink
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        shapes = self.shapes(path)
-        self._choose(path, key.strip("/") if key else None, shapes)
-        with _open(path) as file:
-            data = _own_dataset(file, self._key, path)
-            self._set_matrix(tuple(data.shape), data.dtype)
-            described = SPACE_KEY in data.attrs
-            in_heap = described and _in_heap(data.attrs.get_id(SPACE_KEY).dtype)
-            saved = data.attrs[SPACE_KEY] if described and not in_heap else b""
-        saved = _strings(path, [self._key, SPACE_KEY])[0] if in_heap else saved
-        self.space = read_space(saved if isinstance(saved, bytes) else str(saved), path)
-        self._set_ids(ids, shapes)
-
     @classmethod
-    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the datasets in a file by name."""
-        shapes: dict[str, tuple[int, ...]] = {}
+    @contextmanager
+    def _open(cls, path: str | Path) -> Iterator[Mapping[str, Any]]:
+        found: dict[str, Any] = {}
 
         def visit(name: str | bytes, item: object) -> None:
             if hasattr(item, "shape"):
                 # Names that are not UTF-8 are passed as bytes, and cannot be used as keys.
-                shapes[name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")] = tuple(item.shape)
+                found[name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")] = item
 
-        with _open(path) as file:
+        with reading(path, *_DAMAGE), require("h5py", extra="hdf5").File(path, "r") as file:
             file.visititems(visit)
-        return shapes
+            yield found
 
     @classmethod
-    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
-        return super().read_column(path, key and key.strip("/"))
+    def _checked(cls, array: Any, path: str) -> Any:
+        if array.is_virtual or array.external:
+            problem = f"The values of {path} are stored in other files (virtual or external storage)."
+            raise CorruptFileError(problem, "Copy the dataset into one file (with h5repack or h5py).")
+        return array
+
+    def _saved_space(self, array: Any) -> str | bytes:
+        if isinstance(array, _Sparse) or SPACE_KEY not in array.attrs:
+            return b""
+        if _in_heap(array.attrs.get_id(SPACE_KEY).dtype):
+            return _strings(self._file, [self._key, SPACE_KEY])[0]
+        saved = array.attrs[SPACE_KEY]
+        return saved if isinstance(saved, bytes) else str(saved)
 
     @classmethod
     def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        """Read a one-dimensional dataset; strings are returned as an object array."""
-        with _open(path) as file:
-            data = _own_dataset(file, key, path)
+        with cls._open(path) as arrays:
+            data = cls._checked(arrays[key], f"{path}:{key}")
             if not _in_heap(data.dtype):
                 step = max(1, TEXT_BYTES // data.dtype.itemsize)
                 parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
@@ -179,11 +141,29 @@ class Hdf5Source(NamedArrays):
             n = len(data)
         return np.array(_strings(path, [key], n), object)
 
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with _open(self._file) as file:
-            data = file[self._key]
-            for start in range(after, self.n, batch):
-                yield np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
+
+class _Sparse:
+    """A sparse matrix stored by rows, whose rows are read with their zeros."""
+
+    def __init__(self, parts: list[Any], name: str) -> None:
+        self._parts, self._name, self.dtype = parts, name, parts[0].dtype
+        shape, encoding = (parts[0].parent.attrs.get_id(one) for one in ("shape", "encoding-type"))
+        self.shape: tuple[int, ...] = ()
+        if shape.dtype.kind in "iu" and shape.shape == (2,):
+            self.shape = tuple(parts[0].parent.attrs["shape"].tolist())
+        #: Whether the text that says how it is stored has to be read elsewhere.
+        self.encoding = "" if _in_heap(encoding.dtype) else str(parts[0].parent.attrs["encoding-type"])
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        data, indices, indptr = self._parts
+        ends = indptr[rows.start : min(rows.stop, self.shape[0]) + 1].astype(np.int64)
+        counts = np.diff(ends)
+        columns = indices[ends[0] : ends[-1]] if ends[0] >= 0 and (counts >= 0).all() else np.empty(0, int)
+        if len(columns) != counts.sum() or (len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]):
+            raise damaged(data.file.filename, f"{self._name} has numbers outside of its {self.shape[1]} columns")
+        block = np.zeros((len(counts), self.shape[1]), self.dtype)
+        block[np.repeat(np.arange(len(counts)), counts), columns] = data[ends[0] : ends[-1]]
+        return block
 
 
 class H5adSource(Hdf5Source):
@@ -195,80 +175,63 @@ class H5adSource(Hdf5Source):
     sink = None  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        shapes = self.shapes(path)
-        self._choose(path, key.strip("/") if key else None, shapes)
-        with _open(path) as file:
-            self._sparse = not hasattr(file[self._key], "shape")
-            places = [f"{self._key}/{part}" for part in _SPARSE] if self._sparse else [self._key]
-            if any(place not in Hdf5Source.shapes(path) for place in places):
-                raise ShapeError(f"Got a table or column in {self.path}.", "Pass the key of a matrix.")
-            stored = [_own_dataset(file, place, path) for place in places]
-            self._set_matrix(shapes[self._key], stored[0].dtype)
-            fits = not self._sparse or (stored[0].shape == stored[1].shape and stored[2].shape == (self.n + 1,))
-            # Names in ``shapes`` are no links to other files.
-            named = any(name.startswith("obs/") for name in shapes) and "_index" in file["obs"].attrs
-        if self._sparse and "csr" not in _strings(path, [self._key, "encoding-type"])[0]:
-            raise DtypeError(f"Got a matrix stored by columns in {self.path}.", "Save it as csr_matrix.")
-        if not fits:
-            raise damaged(path, f"{self._key} is not a sparse matrix of {self.n} rows")
-        index = "obs/_index" if "obs/_index" in shapes else "obs/index" if "obs/index" in shapes else ""
+        super().__init__(path, key, False if ids is None else ids)
+        with Hdf5Source._open(path) as every:
+            of_cells = [one for name, one in every.items() if name.startswith("obs/")]
+            index = next((name for name in ("obs/_index", "obs/index") if name in every), "")
+            named = any("_index" in one.parent.attrs for one in of_cells if one.parent.name == "/obs")
         if ids is None and (index or named):
             index = index or f"obs/{_strings(path, ['obs', '_index'])[0]}"
-            names = column_ids(self.read_column(path, index), f"{path}:{index}")
-            if len(names) != self.n:
-                raise IdError(f"Got {len(names)} names of cells for {self.n} rows of {self.path}.", "Pass --ids none.")
-            ids = names
-        self._ids = None if isinstance(ids, bool) else ids
+            self._ids = column_ids(self.read_column(path, index), f"{path}:{index}")
+            if len(self._ids) != self.n:
+                problem = f"Got {len(self._ids)} names of cells for {self.n} rows of {self.path}."
+                raise IdError(problem, "Pass --ids none.")
 
     @classmethod
-    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the matrices and of the columns of ``obs`` by name."""
-        every = super().shapes(path)
-        found = {}
-        with _open(path) as file:
-            for name, shape in every.items():
+    @contextmanager
+    def _open(cls, path: str | Path) -> Iterator[Mapping[str, Any]]:
+        """Yield the matrices and the columns of ``obs`` by name."""
+        with super()._open(path) as every:
+            found: dict[str, Any] = {}
+            for name, data in every.items():
                 group, _, last = name.rpartition("/")
-                if re.fullmatch("X|(obsm|layers|obs)/[^/]+", name) and name not in ("X/data", "X/indices", "X/indptr"):
-                    found[name] = shape
+                if re.fullmatch("X|(obsm|layers|obs)/[^/]+", name):
+                    found[name] = data
                 elif last in ("codes", "values") and re.fullmatch("obs/[^/]+", group):
-                    found[group] = shape
-                elif last == "indptr" and re.fullmatch("X|(obsm|layers)/[^/]+", group) and "shape" in file[group].attrs:
-                    kind = file[group].attrs.get_id("shape")
-                    if kind.dtype.kind in "iu" and kind.shape == (2,):
-                        found[group] = tuple(file[group].attrs["shape"].tolist())
-        return found
+                    found[group] = data
+                elif last == "indptr" and re.fullmatch("X|(obsm|layers)/[^/]+", group):
+                    parts = [every.get(f"{group}/{part}") for part in _SPARSE]
+                    if None not in parts and {"shape", "encoding-type"} <= {*data.parent.attrs}:
+                        found[group] = _Sparse(parts, group)
+            yield found
+
+    @classmethod
+    def _checked(cls, array: Any, path: str) -> Any:
+        if not isinstance(array, _Sparse):
+            return super()._checked(array, path)
+        data, indices, indptr = (super(H5adSource, cls)._checked(part, path) for part in array._parts)
+        file, name = data.file.filename, data.parent.name
+        if "csr" not in (array.encoding or _strings(file, [name, "encoding-type"])[0]):
+            raise DtypeError(f"Got a matrix stored by columns in {path}.", "Save it as csr_matrix.")
+        if not array.shape or data.shape != indices.shape or indptr.shape != (array.shape[0] + 1,):
+            raise damaged(file, f"{name} is not a sparse matrix of {array.shape} rows and columns")
+        return array
 
     @classmethod
     def read_array(cls, path: str | Path, key: str) -> np.ndarray:
         """Read a column of ``obs``; a categorical one as its texts."""
-        with _open(path) as file:
-            if hasattr(file[key], "shape"):
+        with Hdf5Source._open(path) as every:
+            parts = {name.rpartition("/")[2] for name in every if name.startswith(f"{key}/")}
+            if key in every:
                 return super().read_array(path, key)
-            if "values" in file[key]:  # texts of which some may be missing
-                texts, missing = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("values", "mask"))
-                if missing.dtype != bool or missing.shape != texts.shape:
-                    raise damaged(path, f"{key} has no mask of its values")
-                texts[missing] = None
-                return texts
-        names, codes = (Hdf5Source.read_column(path, f"{key}/{part}") for part in ("categories", "codes"))
+        read = Hdf5Source.read_column
+        if "values" in parts:  # texts of which some may be missing
+            texts, missing = (read(path, f"{key}/{part}") for part in ("values", "mask"))
+            if missing.dtype != bool or missing.shape != texts.shape:
+                raise damaged(path, f"{key} has no mask of its values")
+            texts[missing] = None
+            return texts
+        names, codes = (read(path, f"{key}/{part}") for part in ("categories", "codes"))
         if codes.dtype.kind not in "iu" or (len(codes) and (codes.min() < -1 or codes.max() >= len(names))):
             raise damaged(path, f"{key} has codes without a category")
         return np.array([*names.tolist(), None], object)[codes]  # a missing one has the code -1
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        if not self._sparse:
-            yield from super()._blocks(after, batch)
-            return
-        with _open(self._file) as file:
-            data, indices, indptr = (file[f"{self._key}/{part}"] for part in _SPARSE)
-            for start in range(after, self.n, batch):
-                ends = indptr[start : min(start + batch, self.n) + 1].astype(np.int64)
-                counts = np.diff(ends)
-                columns = indices[ends[0] : ends[-1]] if ends[0] >= 0 and (counts >= 0).all() else np.empty(0, int)
-                if len(columns) != counts.sum() or (
-                    len(columns) and not 0 <= columns.min() <= columns.max() < self.dim
-                ):
-                    raise damaged(self._file, f"{self._key} has numbers outside of its {self.dim} columns")
-                block = np.zeros((len(counts), self.dim), self.dtype)
-                block[np.repeat(np.arange(len(counts)), counts), columns] = data[ends[0] : ends[-1]]
-                yield block

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from congruence._utils.display import short
 from congruence.errors import CongruenceError
 from congruence.io.formats import find_column_format, is_folder, suffix_of, suffixes
 from congruence.io.ids import column_ids
-from congruence.io.reading import delimiter_of, read_lines, reading
 
 #: Usual names of id columns, in the order in which they are tried.
 USUAL_NAMES = ("id", "ids", "names")
@@ -26,7 +22,7 @@ _CELLS = (".csv", ".tsv")
 
 _NOT_WHOLE = "it contains numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
+_NUMBER = re.compile(r"[-+]?(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
 
 
 def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
@@ -72,20 +68,7 @@ def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     shapes = find_column_format(path).shapes
     if shapes is not None:
         return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
-    record = first_record(path)
+    held = find_column_format(path).listing(path)
     if suffix in _CELLS:  # without a prefix, all other columns are dimensions of the vectors
-        return [name for name in record if (not name.startswith(key) if key else name in USUAL_NAMES)]
-    return [name for name, value in record.items() if type(value) in (str, int)]
-
-
-def first_record(path: str | Path) -> dict[str, object]:
-    """Return the fields of the first line of a ``.csv`` or ``.jsonl``, with their values in the latter."""
-    with reading(path, ValueError, csv.Error):
-        lines = read_lines(path)
-        if suffix_of(path) in _CELLS:
-            first = next(lines, "")
-            return dict.fromkeys(next(csv.reader(chain([first], lines), delimiter=delimiter_of(first)), []))
-        if suffix_of(path) == ".json":
-            return dict(find_column_format(path).listing(path))
-        record = json.loads(next((line for line in lines if line.strip()), "{}"))
-        return record if isinstance(record, dict) else {}
+        return [name for name in held if (not name.startswith(key) if key else name in USUAL_NAMES)]
+    return [name for name, kind in held.items() if kind in ("text", "number")]

@@ -35,7 +35,7 @@ from congruence.io.formats import names_columns
 from congruence.io.lance import commit_lance, write_lance
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, write_parquet
-from congruence.io.tables import TableLayout, list_faults
+from congruence.io.tables import TableLayout, is_multi, list_faults, stored
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
 
@@ -451,7 +451,14 @@ REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity
 
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
-    """Return for each row whether its vector is valid, and if not, why: indices into ``REASONS``, int8."""
+    """Return for each row whether its vectors are valid, and if not, why: indices into ``REASONS``, int8."""
+    column = stored(column)
+    if is_multi(column.type):
+        missing, counts = column.is_null(), column.value_lengths().fill_null(0)
+        code = missing.to_numpy(zero_copy_only=False).astype(np.int8)
+        rows = np.repeat(np.arange(len(column)), counts.to_numpy(zero_copy_only=False))
+        np.maximum.at(code, rows, find_bad(column.flatten(), dim, allow_zero_rows=allow_zero_rows))
+        return code
     code = list_faults(column, dim)
     rows = np.flatnonzero(code == 0)
     kept = column.take(pa.array(rows)) if code.any() else column

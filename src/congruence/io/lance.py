@@ -17,7 +17,7 @@ from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
 from congruence.io.locations import Location
-from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
+from congruence.io.reading import check_all_rows, damaged, errno_from_text, reading
 from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
@@ -46,14 +46,11 @@ class LanceTable(Table):
         self.name = str(path)
         with _reading(path):
             if data is None:
-                library = require("lance", extra="lance")
                 place = Location.of(path)
-                if place.local and not Path(path).exists():
-                    raise missing_file(path)
                 if place.local and not Path(path).is_dir():
                     raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
                 uri, options = place.lance
-                data = library.dataset(uri, storage_options=options)
+                data = require("lance", extra="lance").dataset(uri, storage_options=options)
             self._data = data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:
@@ -178,7 +175,7 @@ class LanceSource(TableSource):
 
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)
-        piece = self.table.take(wanted, self._needed)
-        with reading(self._file, pa.ArrowException):
-            ids = self._ids_of(piece, 0) if self._id_column else self._ids_at(wanted)
-            return ids, self.vectors(piece.column(self._key), 0, ids)
+        if self._multi:  # the numbers are those of vectors
+            return super()._take(wanted)
+        ids, vectors = self.block(self.table.take(wanted, self._needed), 0)
+        return ids if self._id_column else self._ids_at(wanted), vectors

@@ -19,13 +19,12 @@ import numpy as np
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import DtypeError, ShapeError
-from congruence.io._base import NamedArrays, RawSource, Sink, Source, read_sidecar
+from congruence.io._base import NamedArrays, NamedSink, RawSource, Sink, Source, read_sidecar
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
     damaged,
-    missing_file,
     pack,
     read_exactly,
     reading,
@@ -153,19 +152,15 @@ class NpySource(RawSource):
 
 @contextmanager
 def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
-    with reading(path, *_ZIP_DAMAGE):
-        if not Path(path).is_file():
-            raise missing_file(path)
-        with zipfile.ZipFile(path) as archive:
-            yield archive
+    with reading(path, *_ZIP_DAMAGE), zipfile.ZipFile(path) as archive:
+        yield archive
 
 
-class NpzSink(Sink):
-    """Writer of a ``.npz`` with ``vectors`` and, if there are ids, ``ids``; nothing is compressed.
+class NpzSink(NamedSink):
+    """Writer of a ``.npz``, in which nothing is compressed.
 
     All strings of a NumPy array are as wide as the longest, and lose trailing NULs. If this would take much more space
-    or change an id, the ids are written as concatenated UTF-8 in ``ids_utf8``, with their start positions in
-    ``ids_offsets``.
+    or change an id, the ids are written as bytes.
     """
 
     sidecar = keeps_codes = True
@@ -176,28 +171,23 @@ class NpzSink(Sink):
         # Closing a member twice is harmless; leaving it open would make closing the archive fail.
         stack.callback(self._member.close)
         _write_header(self._member, (self.n, self.dim), self.dtype)
-        self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+    def _put_rows(self, vectors: np.ndarray) -> None:
         write_all(self._member, vectors)
-        if ids is not None:
-            self._names.append(ids)
+
+    def _ids_as_held(self, names: np.ndarray) -> dict[str, np.ndarray]:
+        if names.dtype == object:
+            return {"": names.astype(str)} if fits_fixed_width(names) else pack(names)
+        return {"": names}
+
+    def _put(self, name: str, values: np.ndarray) -> None:
+        with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            _write_header(member, values.shape, values.dtype)
+            write_all(member, values.view(np.uint8))
 
     def _finish(self) -> None:
         self._member.close()
-        if not self._names:
-            return
-        from congruence.io.ids import id_array
-
-        names = id_array(self._names)
-        if names.dtype == object and not fits_fixed_width(names):
-            arrays = {f"ids{part}": values for part, values in pack(names).items()}
-        else:
-            arrays = {"ids": names.astype(str) if names.dtype == object else names}
-        for name, values in arrays.items():
-            with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                _write_header(member, values.shape, values.dtype)
-                write_all(member, values.view(np.uint8))
+        super()._finish()
 
 
 class NpzSource(NamedArrays):

@@ -44,7 +44,9 @@ def missing_file(path: str | Path) -> FileError:
 
 def damaged(path: str | Path, why: object) -> CorruptFileError:
     """Return the error for a file that is not what it should be."""
-    return CorruptFileError(f"The file {path} is truncated or damaged ({why}).", "Copy or write it again.")
+    return CorruptFileError(
+        f"The file {path} is truncated or damaged ({short(str(why), 300)}).", "Copy or write it again."
+    )
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
             raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
-        raise damaged(path, short(str(error), 300)) from error
+        raise damaged(path, error) from error
     except MemoryError as error:
         raise _too_large(path, error) from error
     except OSError as error:
@@ -201,8 +203,8 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
     """Return (rows, columns) of a stored matrix, after checking its shape."""
-    if any(size < 0 for size in shape):
-        raise damaged(path, f"an array of shape {shape}")
+    if any(not 0 <= size < 2**62 for size in shape):
+        raise damaged(path, f"an array of shape {short(str(shape))}")
     if len(shape) != 2:
         problem = f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions)."
         raise ShapeError(problem, "Pass the key of a matrix, as file:key.")

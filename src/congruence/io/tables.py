@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -99,6 +100,12 @@ def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
     return (pa.LargeListArray if large else pa.ListArray).from_arrays(pa.array(ends), flat, type=kind)
 
 
+def vectors_in(rows: Any, column: str) -> np.ndarray:
+    """Return the number of vectors in each row of a batch with lists of vectors."""
+    lengths: np.ndarray = stored(rows.column(column)).value_lengths().to_numpy(zero_copy_only=False)
+    return lengths
+
+
 class TableLayout:
     """An output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
@@ -163,7 +170,7 @@ class TableLayout:
         """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
         kind = self.schema.field(self.at).type
         if self._columns is not None and self._columns.multi and isinstance(rows, pa.RecordBatch):
-            counts = stored(rows.column(self._columns.vector)).value_lengths().to_numpy(zero_copy_only=False)
+            counts = vectors_in(rows, self._columns.vector)
             ends, whole = pa.array(np.cumsum([0, *counts]), pa.int64()), list_array(vectors, kind.value_type)
             lists = pa.LargeListArray.from_arrays(ends, whole).cast(kind)
         else:
@@ -280,10 +287,9 @@ class TableSource(Source):
             key = numbers[0] if len(numbers) == 1 else None
         if key is None or key not in lists:
             raise missing_key(key, path, lists, "column")
-        self.n, self._file, self._key, self.path = self.table.n, str(path), key, f"{path}:{key}"
-        self.path += "" if self._element is None else f"[{self._element}]"
-        self.files = (Path(path),)
-        if self.n == 0 and dim is None:
+        self.column = key if self._element is None else f"{key}[{self._element}]"
+        self._file, self._key, self.path, self.files = str(path), key, f"{path}:{self.column}", (Path(path),)
+        if self.table.n == 0 and dim is None:
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
         kind, several = kinds[key], is_multi(kinds[key])
         if self._element is not None and not several:
@@ -305,22 +311,30 @@ class TableSource(Source):
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._multi = several and self._element is None
         self._columns = Columns(schema, self._key, self._id_column, multi=self._multi)
-        self.table_rows = self.n
-        if self._multi:  # one pass, since nothing else says how many vectors there are
-            every = (self._lists(piece, 0) for _, piece in self.table.pieces([self._key]))
-            with reading(self._file, pa.ArrowException):
-                self.n = sum(len(one.flatten()) for one in every)
-            if self.n == 0:
-                raise ShapeError(f"Got no vectors in {self.path}.", "Pass a file with vectors.")
+        self.table_rows = self.table.n
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or -1
         if self.dim < 0:
             vectors = (self._lists(piece, 0) for _, piece in self.table.pieces([self._key], 0, 1))
-            first = next(one[0] for column in vectors if len(one := column.flatten() if self._multi else column))
+            inner = (column.flatten() if self._multi else column for column in vectors)
+            first = next((one[0] for one in inner if len(one)), None)
+            if first is None:
+                raise ShapeError(f"Got no vectors in {self.path}.", "Pass a file with vectors.")
             if not first.is_valid:
                 raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
             self.dim = len(first)
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
+
+    @cached_property
+    def n(self) -> int:  # type: ignore[override]
+        """Number of vectors; where a row has several, they are counted in one pass, since nothing else says it."""
+        if not self._multi:
+            return self.table.n
+        with reading(self._file, pa.ArrowException):
+            found = sum(len(self._lists(piece, start).flatten()) for start, piece in self.table.pieces([self._key]))
+        if not found:
+            raise ShapeError(f"Got no vectors in {self.path}.", "Pass a file with vectors.")
+        return found
 
     @classmethod
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
@@ -363,28 +377,13 @@ class TableSource(Source):
         return max(self.table.row_bytes, super().row_bytes)
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
-        if self._multi:
-            yield from self._scan_lists(after, batch, table=table)
-            return
-        for start, piece in self.table.pieces(None if table else self._needed, after, batch):
-            yield *self.block(piece, start), piece
-
-    def _scan_lists(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
-        """Yield the vectors of rows, the j-th of a row with the id ``id[j]``; with their table rows if ``table``."""
-        row = 0
-        for start, piece in self.table.pieces(None if table else self._needed, 0, batch):
-            with reading(self._file, pa.ArrowException):
-                lists = self._lists(piece, start)
-                counts = lists.value_lengths().to_numpy(zero_copy_only=False)
-                ids = None
-                if self.has_ids:
-                    names = self._ids_of(piece, start) if self._id_column else self._slice_ids(start, len(piece))
-                    texts = zip(names.cast(pa.string()).to_pylist(), counts.tolist(), strict=True)  # type: ignore[union-attr]
-                    ids = pa.array([f"{name}[{j}]" for name, count in texts for j in range(count)], pa.string())
-                vectors = self.vectors(lists.flatten(), row, ids)
-            if table:
+        needed, several = None if table else self._needed, self._multi
+        row = 0  # of the vectors
+        for start, piece in self.table.pieces(needed, 0 if several else after, batch):
+            ids, vectors = self.block(piece, start, row if several else start)
+            if table or not several:
                 yield ids, vectors, piece
-            for first in range(max(after - row, 0), 0 if table else len(vectors), batch):
+            for first in range(max(after - row, 0), 0 if table or not several else len(vectors), batch):
                 yield (None if ids is None else ids[first : first + batch]), vectors[first : first + batch].copy(), None
             row += len(vectors)
 
@@ -418,11 +417,20 @@ class TableSource(Source):
             found.update((column.flatten() if self._multi else column).value_lengths().drop_null().to_pylist())
         return found
 
-    def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
-        """Return the ids and vectors of consecutive rows, of which the first has the number ``start``."""
+    def block(self, piece: pa.RecordBatch, start: int, first: int | None = None) -> tuple[pa.Array | None, np.ndarray]:
+        """Return the ids and vectors of consecutive rows, of which the first has the number ``start``.
+
+        Of several vectors a row, the j-th has the id ``id[j]``, and the first of all has the number ``first``.
+        """
         with reading(self._file, pa.ArrowException):  # some damage shows only when values are accessed
             ids = self._ids_of(piece, start) if self._id_column else self._slice_ids(start, len(piece))
-            return ids, self.vectors(self._lists(piece, start), start, ids)
+            lists = self._lists(piece, start)
+            if self._multi and ids is not None:
+                counts = lists.value_lengths().to_pylist()
+                texts = zip(ids.cast(pa.string()).to_pylist(), counts, strict=True)
+                ids = pa.array([f"{name}[{j}]" for name, count in texts for j in range(count)], pa.string())
+            vectors = lists.flatten() if self._multi else lists
+            return ids, self.vectors(vectors, start if first is None else first, ids)
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)

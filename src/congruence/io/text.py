@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding", "values")
 
-#: Stricter than ``float``, which also accepts underscores, for example.
-NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
+#: Stricter than ``float``, which also accepts underscores, for example; it takes linear time.
+NUMBER = re.compile(r"\s*[-+]?(\d+(?:\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 # ------------------------------------------------------------------ lines
 
 
-def _read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """Return the header, line number and cells of each row, and the decimal separator of the numbers."""
+def _read_csv(path: str | Path, most: int | None = None) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """Return the header, line number and cells of each row or of ``most``, and the numbers' decimal separator."""
     with reading(path, csv.Error):
         lines = read_lines(path)
         first = next(lines, "")
         delimiter = delimiter_of(first)
         reader = csv.reader(chain([first], lines), delimiter=delimiter)
         try:
-            rows = [(reader.line_num, cells) for cells in reader if cells]
+            rows = list(islice(((reader.line_num, cells) for cells in reader if cells), most))
         except csv.Error as error:
             if "field limit" not in str(error):
                 raise
@@ -279,7 +279,7 @@ class CsvSource(TableSource):
     @classmethod
     def listing(cls, path: str | Path) -> dict[str, str]:
         """Return the names of the columns, each with what it holds in the first row."""
-        header, lines, point = _read_csv(path)
+        header, lines, point = _read_csv(path, 2)
         first = [cell.replace(point, ".") for cell in lines[0][1]] if lines else [""] * len(header)
         kinds = ["list" if cell[:1] == "[" else "number" if NUMBER.fullmatch(cell) else "text" for cell in first]
         return dict(zip(header, kinds, strict=True))
@@ -306,10 +306,12 @@ def _cells_of(line: list[str], wanted: list[int], header: list[str], point: str,
 
 
 def _json_of(cell: str) -> object:
+    """Return the list in a cell, in JSON or as NumPy shows an array, between whose numbers are spaces."""
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
-        return None
+        words = found[1].split() if (found := re.fullmatch(r"\[([^\]]+)\]", cell.strip())) else []
+        return [float(word) for word in words] if words and all(map(NUMBER.fullmatch, words)) else None
 
 
 def _vector_of(vector: Any, name: str, place: str, every: list[Any]) -> list[float]:
@@ -354,7 +356,8 @@ class JsonlSource(TableSource):
     unit: ClassVar[str] = "line"
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        lines, inner = self._load(path, key)
+        every, inner = self._load(path, key)
+        lines = [*every]
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
         field = inner or next((name for name in _VECTOR_NAMES if isinstance(first.get(name, {}), list)), "")
@@ -388,9 +391,9 @@ class JsonlSource(TableSource):
         self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
 
     @classmethod
-    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+    def _load(cls, path: str | Path, key: str | None) -> tuple[Iterator[tuple[int, dict[str, Any]]], str | None]:
         """Return the numbered records of a file, and the part of a key that is a path in each."""
-        return list(_read_jsonl(path)), key
+        return _read_jsonl(path), key
 
     @staticmethod
     def _at(record: dict[str, Any], key: str) -> Any:
@@ -403,8 +406,8 @@ class JsonlSource(TableSource):
     @classmethod
     def listing(cls, path: str | Path) -> dict[str, str]:
         """Return the paths of the values in the first record, each with what it is."""
-        lines, _ = cls._load(path, None)
-        return values_of(lines[0][1]) if lines else {}
+        first = next(cls._load(path, None)[0], None)
+        return {} if first is None else values_of(first[1])
 
     @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
@@ -426,7 +429,7 @@ class JsonlSource(TableSource):
             try:
                 values = [] if name == self._key else [record.get(name) for record in self._records]
                 kinds[name] = pa.list_(pa.float64(), self.dim) if name == self._key else pa.array(values).type
-            except (pa.ArrowException, OverflowError):
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
         id_name = self._id_column if self._id_column in kinds else None
@@ -444,10 +447,10 @@ class JsonSource(JsonlSource):
     sink, unit = None, "item"  # type: ignore[assignment]
 
     @classmethod
-    def _load(cls, path: str | Path, key: str | None) -> tuple[list[tuple[int, dict[str, Any]]], str | None]:
+    def _load(cls, path: str | Path, key: str | None) -> tuple[Iterator[tuple[int, dict[str, Any]]], str | None]:
         with reading(path, ValueError, RecursionError):
             found, inner = records_of(json.loads("".join(read_lines(path))), key)
         for number, record in enumerate(found, 1):
             if not isinstance(record, dict):
                 raise CorruptFileError(f"Item {number} of {path} is not a JSON object.", "Correct this item.")
-        return list(enumerate(found, 1)), inner
+        return iter(enumerate(found, 1)), inner

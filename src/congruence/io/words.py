@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -81,9 +80,13 @@ class BinarySink(WordsSink):
         return vector.astype("<f4").tobytes()
 
 
-class _Words(Source):
-    """Rows that stand after their words, which are the ids."""
+class TxtSource(Source):
+    """Rows of a text: a word and its numbers on each line, after a line with both counts if there is one.
 
+    The words are the ids. A column is read from any ``.txt``: its lines.
+    """
+
+    dtype: np.dtype = np.dtype(np.float64)
     _head = 0  # lines before the first row
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -98,24 +101,12 @@ class _Words(Source):
             raise ShapeError(f"Got {self.n} rows of {self.dim} numbers in {path}.", "Pass a file with vectors.")
         self.space = read_sidecar(Path(path))
 
-    @abstractmethod
-    def _read_head(self, stream: IO[bytes], size: int) -> None:
-        """Set the number of rows, ``dim``, ``and the lines before the first row."""
-
     def _counts(self, counts: list[bytes], size: int, least: int) -> None:
         """Set the counts that a file begins with, if it has so many numbers of at least so many bytes."""
         self.n, self.dim = (int(count[:18]) for count in counts)
         self._head = 1
         if self.n * (self.dim * least + 1) > size:
             raise damaged(self.path, f"it has {size} bytes for {self.n} rows of {self.dim} numbers")
-
-    @abstractmethod
-    def _rows(self, stream: IO[bytes]) -> Iterator[tuple[bytes, Any]]:
-        """Yield each word with its row, as it is stored."""
-
-    @abstractmethod
-    def _matrix(self, rows: list[Any]) -> np.ndarray:
-        """Return rows as numbers."""
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         with reading(self.path, *TEXT_DAMAGE), open_stream(self.path) as stream:
@@ -134,15 +125,6 @@ class _Words(Source):
             if next(every, None) is not None:
                 raise damaged(self.path, f"it has more than {self.n} rows")
 
-
-class TxtSource(_Words):
-    """Rows of a text: a word and its numbers on each line, after a line with both counts if there is one.
-
-    A column is read from any ``.txt``: its lines.
-    """
-
-    dtype = np.dtype(np.float64)
-
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
         while line := stream.readline(_MAX_LINE):
             if len(line) == _MAX_LINE:
@@ -151,6 +133,7 @@ class TxtSource(_Words):
                 yield line.strip()
 
     def _read_head(self, stream: IO[bytes], size: int) -> None:
+        """Set the number of rows, ``dim``, and the lines before the first row."""
         lines = self._lines(stream)
         first, second = next(lines, b"").split(), next(lines, b"").split()
         if len(first) == 2 and all(map(bytes.isdigit, first)) and (len(second) > 2 or first[1] == b"1"):
@@ -160,7 +143,8 @@ class TxtSource(_Words):
         self.dim = min(next(numbers, len(first)), len(first) - 1)
         self.n = (len(first) > 0) + (len(second) > 0) + sum(1 for _ in lines)
 
-    def _rows(self, stream: IO[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+    def _rows(self, stream: IO[bytes]) -> Iterator[tuple[bytes, Any]]:
+        """Yield each word with its row, as it is stored."""
         for row, line in enumerate(self._lines(stream)):
             word, *numbers = line.rsplit(None, self.dim)
             if len(numbers) < self.dim or _ends_in_number(word):
@@ -168,7 +152,7 @@ class TxtSource(_Words):
                 raise ShapeError(problem, "Correct this line, a word and its numbers.")
             yield word, numbers
 
-    def _matrix(self, rows: list[list[bytes]]) -> np.ndarray:
+    def _matrix(self, rows: list[Any]) -> np.ndarray:
         fields = [field for row in rows for field in row]
         try:
             numbers = pa.array(fields, pa.binary()).cast(pa.string()).cast(pa.float64()).to_numpy()
@@ -206,7 +190,7 @@ class VecSource(TxtSource):
     sink, read_column = WordsSink, None  # type: ignore[assignment]
 
 
-class BinSource(_Words):
+class BinSource(VecSource):
     """Rows of word2vec's ``.bin``: both counts, and each row of float32 after its word and a space."""
 
     sink, dtype = BinarySink, np.dtype(np.float32)
@@ -232,5 +216,5 @@ class BinSource(_Words):
         if (held[at:] + stream.read(1)).strip():
             raise damaged(self.path, f"it goes on after {self.n} rows")
 
-    def _matrix(self, rows: list[bytes]) -> np.ndarray:
+    def _matrix(self, rows: list[Any]) -> np.ndarray:
         return np.frombuffer(b"".join(rows), "<f4").reshape(len(rows), self.dim).astype(self.dtype)

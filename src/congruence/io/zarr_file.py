@@ -1,85 +1,96 @@
-"""Reader of ``.zarr``, the folder of a Zarr array or group, streamed by rows (extra ``zarr``)."""
+"""Reader and writer of ``.zarr``, the folder of a Zarr array or group, streamed by rows (extra ``zarr``)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from congruence._utils.memory import check_memory
 from congruence._utils.optional import require
+from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.io._base import NamedArrays
-from congruence.io.ids import id_array
-from congruence.io.reading import as_column, missing_file, reading
+from congruence.io._base import BATCH, SPACE_KEY, NamedSink, SlicedArrays, space_json
+from congruence.io.reading import as_column, reading
 
 #: Exceptions that Zarr raises for damaged data sets.
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError, SystemError)
 
-#: Depth to which groups are listed; the name of an array that is no group.
-_DEPTH, _ALONE = 8, "array"
+#: Files that describe an array or a group, and the name of an array that is in no group.
+_MARKERS, _ALONE = (".zarray", "zarr.json"), "array"
 
 
-@contextmanager
-def _open(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the arrays of a data set by their path."""
-    zarr = require("zarr", extra="zarr")
-    if not Path(path).is_dir():
-        raise missing_file(path)
-    with reading(path, *_DAMAGE):
-        found = zarr.open(str(path), mode="r")
-        if isinstance(found, zarr.Array):
-            yield {_ALONE: found}
-        else:
-            yield {name: one for name, one in found.members(_DEPTH) if isinstance(one, zarr.Array)}
+class ZarrSink(NamedSink):
+    """Writer of a group of version 3; the space is an attribute of ``vectors``."""
+
+    directory = keeps_codes = True
+
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Return why a folder must not be replaced, or None if it is a group of vectors and their ids."""
+        others = {*os.listdir(folder)} - {"zarr.json", "vectors", "ids"}
+        return None if not others and (folder / "vectors").is_dir() else "holds something else than vectors and ids"
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        self._group = require("zarr", extra="zarr").open_group(str(temporary), mode="w")
+        shape = self.n, self.dim
+        self._data = self._group.create_array(
+            "vectors", shape=shape, dtype=self.dtype, chunks=(min(BATCH, self.n), self.dim)
+        )
+        if self.space != Space():
+            self._data.attrs[SPACE_KEY] = space_json(self.space)
+
+    def _put_rows(self, vectors: np.ndarray) -> None:
+        self._data[self.rows : self.rows + len(vectors)] = vectors
+
+    def _put(self, name: str, values: np.ndarray) -> None:
+        kind = str if values.dtype == object else values.dtype
+        self._group.create_array(name, shape=values.shape, dtype=kind)[:] = values
 
 
-def _checked(array: Any, path: str) -> Any:
-    """Return an array whose chunks fit into memory and hold no pickled objects, which would run code."""
-    facts = array.metadata.to_dict()
-    codecs = repr([facts.get(name) for name in ("filters", "compressor", "codecs")]).lower()
-    if "pickle" in codecs:
-        raise DtypeError(f"Got pickled objects in {path}, which are never loaded.", "Save them as text or numbers.")
-    size = math.prod(array.chunks) * np.dtype(array.dtype).itemsize
-    check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
-    return array
-
-
-class ZarrSource(NamedArrays):
+class ZarrSource(SlicedArrays):
     """Rows of an array, by default the only matrix, with the ids in ``ids``."""
 
-    key = "array"
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        shapes = self.shapes(path)
-        self._choose(path, key.strip("/") if key else None, shapes)
-        with _open(path) as arrays:
-            self._set_matrix(shapes[self._key], np.dtype(_checked(arrays[self._key], self.path).dtype))
-        self._set_ids(ids, shapes)
+    key, sink = "array", ZarrSink
 
     @classmethod
-    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays by name."""
-        with _open(path) as arrays:
-            return {name: tuple(one.shape) for name, one in sorted(arrays.items())}
+    @contextmanager
+    def _open(cls, path: str | Path) -> Iterator[Mapping[str, Any]]:
+        with reading(path, *_DAMAGE):
+            zarr = require("zarr", extra="zarr")
+            found: dict[str, Any] = {}
+            # Zarr's own list of members loads them at the same time, and shows the errors of all but the first.
+            for folder, inner, files in os.walk(path):
+                if {*_MARKERS} & {*files} and isinstance(one := zarr.open(folder, mode="r"), zarr.Array):
+                    name = os.path.relpath(folder, path).replace(os.sep, "/")
+                    found[_ALONE if name == "." else name] = one
+                    inner.clear()  # chunks
+            yield found
+
+    @classmethod
+    def _checked(cls, array: Any, path: str) -> Any:
+        """Return an array whose chunks fit into memory and hold no pickled objects, which would run code."""
+        facts = array.metadata.to_dict()
+        codecs = repr([facts.get(name) for name in ("filters", "compressor", "codecs")]).lower()
+        if "pickle" in codecs:
+            raise DtypeError(f"Got pickled objects in {path}, which are never loaded.", "Save them as text or numbers.")
+        size = math.prod(array.chunks) * np.dtype(array.dtype).itemsize
+        check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
+        return array
+
+    def _saved_space(self, array: Any) -> str | bytes:
+        return str(array.attrs.get(SPACE_KEY, ""))
 
     @classmethod
     def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        """Read a one-dimensional array: numbers, or texts in an object array."""
-        with _open(path) as arrays:
-            array = _checked(arrays[key], f"{path}:{key}")
+        with cls._open(path) as arrays:
+            array = cls._checked(arrays[key], f"{path}:{key}")
             check_memory(16 * math.prod(array.shape), f"the entries of {path}:{key}", "Pass a smaller array.")
             found = np.asarray(array[:])
             texts = found.dtype.kind in "OT"
-            return id_array([pa.array(found.tolist(), pa.string())]) if texts else as_column(found, f"{path}:{key}")
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with _open(self._file) as arrays:
-            array = arrays[self._key]
-            for start in range(after, self.n, batch):
-                yield np.array(array[start : min(start + batch, self.n)], self.dtype, order="C")
+            return np.array([str(one) for one in found], object) if texts else as_column(found, f"{path}:{key}")

@@ -23,6 +23,7 @@ from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import OFFSET, choose_map, count_distinct
 from congruence.upgrade.readouts import choose_readout, read_as_store, read_queries
 from congruence.upgrade.sides import check_sides, recorded
+from congruence.upgrade.stored import choose_prefix, first_columns
 
 #: By modality, rows of the old and of the new model (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
@@ -49,6 +50,7 @@ def fit(
     holdout: float | int = 0,
     random_state: int = 0,
     groups: Labels | str | None = "identical",
+    prefix: int | str | None = None,
     check: bool = True,
     strict: bool = False,
     missing: str = "drop",
@@ -84,6 +86,9 @@ def fit(
     groups : "identical", sequence of length n, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
         (``congruence.splits.duplicate_groups``), those whose old rows have equal labels, or (None) each on its own.
+    prefix : int or "auto", optional
+        Of a new model trained for it (Matryoshka): map to so many of its first columns; with "auto" to the fewest that
+        find left-out pairs as well as all of them (``congruence.upgrade.stored.choose_prefix``).
     check, strict : bool
         Compare the alignment with random re-pairings, look for individual wrong pairs, and refuse rows in ``means``
         that are not of the two models; with ``strict``, an error instead of a warning.
@@ -127,6 +132,11 @@ def fit(
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
     others = _read_means({} if means is None else means, ours, split)
+    chosen = None if prefix is None else choose_prefix(train, prefix, random_state)
+    if chosen is not None:
+        target, pairs, train = (first_columns(one, chosen.prefix) for one in (target, pairs, train))
+        others = {name: (rows[0], first_columns(rows[1], chosen.prefix)) for name, rows in others.items()}
+        unpaired = None if unpaired is None else (unpaired[0], first_columns(unpaired[1], chosen.prefix))
     if others and not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for `method={model.kind!r}`; only a rotation is shared by modalities.",
@@ -135,6 +145,7 @@ def fit(
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
     scores["distinct"] = count_distinct(train.source.vectors)
+    scores |= {} if chosen is None else {"prefix": chosen.to_dict()}
     if len(train) < FEW and unpaired is None:
         _warn_few(train)
     if len(joined.only_source) or len(joined.only_target):

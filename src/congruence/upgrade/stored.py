@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.top_k import top_k
 from congruence._utils.validation import check_choice, check_positive
-from congruence.embeddings import Space
-from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.embeddings import Embeddings, Pairs, Space, as_embeddings
+from congruence.errors import DtypeError, ParameterError, ProjectionWarning, ShapeError
+from congruence.maps import OrthogonalMap
+from congruence.splits import duplicate_groups
 
 #: Kinds of quantized vectors, as sentence-transformers, Cohere and Voyage name them, with their types.
 CODES = {"int8": np.int8, "uint8": np.uint8, "binary": np.int8, "ubinary": np.uint8}
 
 _NEIGHBORS, _SAMPLE = 10, 1000
+
+#: Share of numbers that are not zero in a padded matrix before its padding: columns of counts may be empty by chance.
+_DENSE = 0.9
+
+#: The shortest prefix that is tried, the folds over the pairs, and the most and the fewest pairs that are used.
+_SHORTEST, _FOLDS, _MOST, _FEWEST = 8, 5, 5000, 20
 
 
 def dequantize(codes: ArrayLike, kind: str, ranges: ArrayLike | None = None) -> np.ndarray:
@@ -146,3 +157,90 @@ def neighbors_kept(whole: np.ndarray, part: np.ndarray) -> float | None:
         np.fill_diagonal(similar, -np.inf)
         lists.append(top_k(similar, k))
     return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*lists, strict=True)]))
+
+
+def first_columns(rows: Any, width: int) -> Any:
+    """Return the first columns of a model's vectors, or of the new side of pairs; unit rows stay unit rows.
+
+    A mean, shape (d,), or None is returned as it is.
+    """
+    if isinstance(rows, Pairs):
+        return replace(rows, target=first_columns(rows.target, width))
+    if rows is None or (isinstance(rows, np.ndarray) and rows.ndim == 1):
+        return rows
+    given = as_embeddings(rows, "rows")
+    X = np.ascontiguousarray(given.vectors[:, :width])
+    if given.space.normalized and given.vectors[:, width:].any():
+        X = np.asarray(normalize_rows(X))
+    ids = given.ids if given.has_ids else None
+    return Embeddings(X, ids, replace(given.space, dim=width), given.allow_zero_rows)
+
+
+def without_padding(rows: Embeddings) -> Embeddings:
+    """Return vectors without the columns of zeros after those of the model."""
+    X = rows.vectors
+    if X[:, -1].any() or not X.any():
+        return rows
+    width = int(np.flatnonzero(X.any(axis=0))[-1]) + 1
+    dense = np.count_nonzero(X[:, :width]) > _DENSE * len(X) * width
+    return first_columns(rows, width) if dense else rows
+
+
+@dataclass(frozen=True)
+class PrefixChoice(PlainData):
+    """A prefix of a new model's columns, and the shares of left-out pairs that are found with it and with all."""
+
+    prefix: int
+    dim: int
+    found: float | None = None
+    found_whole: float | None = None
+    error: float | None = None  # standard error of ``found_whole``
+
+    def describe(self) -> str:
+        """Return the choice and its evidence in words."""
+        words = f"the first {self.prefix} of {self.dim} columns"
+        if self.found is None:
+            return words
+        return f"{words}: {self.found:.3f} of left-out pairs found, with all {self.found_whole:.3f} ± {self.error:.3f}"
+
+
+def choose_prefix(pairs: Pairs, prefix: int | str = "auto", random_state: int = 0) -> PrefixChoice:
+    """Return the shortest prefix of the new model's columns that finds left-out pairs as well as all columns do.
+
+    A left-out old row is mapped by a rotation fitted on the other folds, and counts as found if its new row is the
+    nearest of those of all pairs. As well: within one standard error of the share that all columns find, and so do all
+    longer prefixes that are tried, halves of halves. With a number, this one is taken.
+    """
+    X, Y = pairs
+    dim = Y.shape[1]
+    if prefix != "auto":
+        if isinstance(prefix, str) or not 0 < prefix <= dim:
+            problem = f"Got `prefix={prefix!r}` for a new model of {dim} columns."
+            raise ParameterError(problem, "Pass a number of columns, or 'auto'.")
+        return PrefixChoice(prefix, dim)
+    rng = np.random.default_rng(random_state)
+    chosen = np.sort(rng.choice(len(X), min(len(X), _MOST), replace=False))
+    X, groups = X[chosen], duplicate_groups(X[chosen], Y[chosen])
+    count = int(groups.max()) + 1
+    if count < _FEWEST:
+        raise ParameterError(f"Got {count} distinct pairs to choose a prefix by.", f"Pass {_FEWEST} or a number.")
+    fold = (rng.permutation(count) % _FOLDS)[groups]
+    best = whole = (0.0, 0.0)
+    width, kept = dim, dim
+    while width >= min(_SHORTEST, dim):
+        rows = first_columns(pairs, width).target.vectors[chosen]
+        found = np.zeros(len(X))
+        for part in range(_FOLDS):
+            test = fold == part
+            with warnings.catch_warnings(action="ignore", category=ProjectionWarning):
+                mapped = OrthogonalMap().fit(X[~test], rows[~test]).transform(X[test])
+            similar = np.asarray(normalize_rows(mapped)) @ np.asarray(normalize_rows(rows)).T
+            own = similar[np.arange(len(mapped)), np.flatnonzero(test)][:, None]
+            found[test] = (similar <= own).all(axis=1) / np.maximum((similar == own).sum(axis=1), 1)
+        score = float(found.mean()), float(found.std() / np.sqrt(count))
+        if width == dim:
+            whole = best = score
+        if score[0] < whole[0] - whole[1] or whole[0] - 2 * whole[1] <= 1 / len(X):  # or nothing can be told
+            break
+        best, kept, width = score, width, width // 2
+    return PrefixChoice(kept, dim, best[0], *whole)

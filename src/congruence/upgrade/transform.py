@@ -344,7 +344,7 @@ def transform_file(
         work = _TransformWork(source.without_fragments(), layout, job.output, bad_rows is not None, function, size)
         identity = {
             "map": map_digest(function.mapped),
-            "column": source.columns.vector,
+            "column": source.column,
             "column_out": column_out,
             "dtype": function.dtype.name,
             "unit": function.unit,
@@ -365,7 +365,7 @@ def transform_file(
             raise ParameterError(f"Got several vectors a row in {source.path}, which {output} cannot hold.", fix)
         table["n"] = source.table_rows
     table = {"n": source.n, **table}
-    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, **table)
+    sink = open_sink(output, force=force, parts=source.parts, columns=source.columns, facts=source.facts, **table)
     if sink.left_out:
         warnings.warn(
             ColumnsWarning(
