@@ -71,6 +71,7 @@ def test_what_a_zarr_must_not_do(tmp_path, here):
     good = json.loads(meta.read_text())
     for change in (
         {"shape": [10**13, 6], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**13, 6]}}},
+        {"shape": [10**9, 6]},
         {"shape": [-1, 6]},
         {"data_type": "nothing"},
         {"data_type": "complex64"},

@@ -16,10 +16,13 @@ from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
 from congruence.io._base import BATCH, SPACE_KEY, NamedSink, SlicedArrays, space_json
-from congruence.io.reading import as_column, reading
+from congruence.io.reading import as_column, damaged, reading
 
 #: Exceptions that Zarr raises for damaged data sets.
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError, SystemError)
+
+#: Chunks for each that is stored; one that is missing stands for zeros.
+_SPARSE = 1000
 
 #: Files that describe an array or a group, and the name of an array that is in no group.
 _MARKERS, _ALONE = (".zarray", "zarr.json"), "array"
@@ -79,6 +82,12 @@ class ZarrSource(SlicedArrays):
         codecs = repr([facts.get(name) for name in ("filters", "compressor", "codecs")]).lower()
         if "pickle" in codecs:
             raise DtypeError(f"Got pickled objects in {path}, which are never loaded.", "Save them as text or numbers.")
+        places = zip(array.shape, array.shards or array.chunks, strict=True)
+        count = math.prod(-(-size // step) for size, step in places)
+        folder = array.store.root / array.path
+        stored = sum(len(files) for _, _, files in os.walk(folder))
+        if count > _SPARSE * stored:  # the others are made up, in any number
+            raise damaged(path, f"{stored} of {count} chunks are there")
         size = math.prod(array.chunks) * np.dtype(array.dtype).itemsize
         check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
         return array
