@@ -184,12 +184,13 @@ class PgVector:
         with psycopg.connect((folder / PgVector.file).read_text()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE EXTENSION vector")
             cursor.execute(f"CREATE TABLE items (id bigint PRIMARY KEY, name text, embedding vector({dim}))")
-            from congruence.databases.pgvector import copy_stream, encode_ids, encode_vectors
+            from congruence.databases.pgvector import copy_stream, encode_vectors
 
             for batch in tables(n, dim):
                 matrix = batch.column(2).flatten().to_numpy().reshape(-1, dim)
                 with cursor.copy("COPY items (id, embedding) FROM STDIN (FORMAT BINARY)") as copy:
-                    copy.write(copy_stream([encode_ids(batch.column(0), "int8"), encode_vectors(matrix, "vector")]))
+                    ids = batch.column(0).to_numpy().astype(">i8").view(np.uint8).reshape(-1, 8)
+                    copy.write(copy_stream(ids, encode_vectors(matrix, "vector")))
             cursor.execute("UPDATE items SET name = 'photo ' || id")
             connection.commit()
             connection.autocommit = True

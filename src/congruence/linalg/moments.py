@@ -52,7 +52,7 @@ class CrossMoments:
         w = np.ones(len(X)) if weights is None else weights.astype(np.float64)
         new.weight = float(w.sum())
         centered = []
-        for rows in (X, Y):
+        for rows in map(np.ascontiguousarray, (X, Y)):  # in other orders products round otherwise
             mean = rows.mean(axis=0, dtype=np.float64) if weights is None else w @ rows.astype(np.float64) / new.weight
             dtype = np.float32 if single else np.float64
             centered.append((mean, np.subtract(rows, mean.astype(dtype), dtype=dtype)))
