@@ -403,8 +403,8 @@ def row(name: str, make: Callable[[], Arms], rounds: int) -> dict[str, object]:
 
     for other in others or [""]:
         ratio = np.divide(seconds[ours], seconds[other or ours])
-        against = f"{other}: {cost(other)} | {np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
-        print(f"| {name} | {ours}: {cost(ours)} | {against if other else ' | '} |", flush=True)
+        against = f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})" if other else ""
+        print(f"| {name} | {ours}: {cost(ours)} | {other and f'{other}: {cost(other)}'} | {against} |", flush=True)
     return {"job": name, "seconds": seconds, "memory": memory}
 
 
