@@ -275,3 +275,19 @@ def test_an_encoder_needs_items(world):
         LazySearch(old, mapping, reads)
     with pytest.raises(errors.ParameterError, match="map"):
         LazySearch(old, None, Model(new))
+
+
+@pytest.mark.parametrize("lag", [0, 1, -1, 7])
+def test_an_encoder_that_is_off_by_some_rows_of_a_sorted_index_is_refused(lag):
+    rng = np.random.default_rng(7)
+    items = np.repeat(rng.normal(size=(30, D)), 30, axis=0) + 0.5 * rng.normal(size=(N, D))  # in folders by class
+    old = normalize_rows(items).astype(np.float32)
+    turned = items @ np.linalg.qr(rng.normal(size=(E, E)))[0][:D]
+    new = normalize_rows(turned + 0.2 * rng.normal(size=(N, E))).astype(np.float32)
+    search = LazySearch(old, fit(old[::9], new[::9], check=False), lambda rows: new[(rows + lag) % N], budget=10)
+    if lag == 0:
+        assert search.search(new[5], k=1).ids[0] == 5
+        return
+    with pytest.raises(errors.SpaceMismatchError, match=f"of other rows, {abs(lag)} "):
+        search.search(new[5])
+    assert search.reembedded_share_ == 0

@@ -54,6 +54,7 @@ QUEUE = 64  # groups of queries that wait in the background; further ones are an
 WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
+LAGS, SURE = 20, 4  # rows by which an encoder may be off that are looked at, and standard errors that tell
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
 BUSY = 60  # seconds that a write waits while another process is at work on the migration
 TRIES = 3  # how often a row that cannot be encoded is asked for
@@ -371,6 +372,11 @@ class LazySearch:
             problem = f"The vectors from encode are {what}: {(first == own).sum()} of {len(keys)} rows are nearest to "
             problem += f"their own {'' if exact else 'mapped '}vector."
             raise SpaceMismatchError(problem, "Return one per id, in the same order; or pass `check=False`.")
+        if not exact and isinstance(self.rows, _Array) and (lag := self.rows.lag(keys, normalize_rows(vectors[good]))):
+            problem = (
+                f"The vectors from encode look like those of other rows, {abs(lag)} {'on' if lag > 0 else 'back'}."
+            )
+            raise SpaceMismatchError(problem, "Return those of the ids; or pass `check=False`.")
         self._checked = True
         if not exact:
             self._keep(keys, vectors[good], random=True)
@@ -615,6 +621,13 @@ class _Array:
         among = self.native if exact else np.arange(self.n)
         keys = rng.choice(among, min(n, len(among)), replace=False)
         return keys, self.vectors[keys], exact
+
+    def lag(self, keys: np.ndarray, vectors: np.ndarray) -> int:
+        """Return the number of rows by which vectors are surely off, nearer to the mapped rows there; else 0."""
+        lags = [lag for k in range(1, LAGS + 1) for lag in (k, -k) if k < self.n]
+        own, *others = (np.einsum("ij,ij->i", vectors, self.vectors[(keys + lag) % self.n]) for lag in (0, *lags))
+        leads = [(more := other - own).mean() / max(more.std() / len(keys) ** 0.5, 1e-9) for other in others]
+        return lags[int(np.argmax(leads))] if leads and max(leads) > SURE else 0
 
     def put(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
         """Replace mapped rows by the new model's unit vectors of them."""
