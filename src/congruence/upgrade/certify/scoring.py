@@ -159,8 +159,9 @@ def expected_hits(table: np.ndarray, right: np.ndarray, k: int) -> np.ndarray:
     above, level = table > kth + TIE, np.abs(table - kth) <= TIE
     places, tied = k - above.sum(axis=1), level.sum(axis=1)
     hit = (above & right).any(axis=1).astype(np.float64)
-    for row in np.flatnonzero((hit == 0) & (level & right).any(axis=1)):
-        hit[row] = any_drawn(int((level & right)[row].sum()), int(tied[row]), int(places[row]))
+    wanted = (level & right).sum(axis=1)
+    for row in np.flatnonzero((hit == 0) & (wanted > 0)):
+        hit[row] = any_drawn(int(wanted[row]), int(tied[row]), int(places[row]))
     return hit
 
 
