@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence._utils.arrays import UNIT_TOLERANCE
 from congruence.linalg.shrinkage import ledoit_wolf_share
+from congruence.splits import equal_rows
 
 #: Fewest distinct rows that are described, and most that are used: for a description that is kept, and for one that
 #: is used at once.
@@ -216,10 +217,11 @@ def shuffled(rows: np.ndarray) -> list[np.ndarray]:
 
 def distinct(rows: np.ndarray, most: int = MOST) -> np.ndarray:
     """Return distinct rows in their order, at most ``most``, spread over all of them."""
-    rows = np.ascontiguousarray(rows)
-    first = np.unique(rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel(), return_index=True)[1]
-    first.sort()
-    return rows[first[np.linspace(0, len(first) - 1, min(len(first), most)).astype(int)]]
+    part = rows[np.linspace(0, len(rows) - 1, min(len(rows), 4 * most)).astype(int)]  # all of many would take seconds
+    first = np.flatnonzero(equal_rows(part) == np.arange(len(part)))
+    if len(first) < most and len(part) < len(rows):  # most are copies
+        part, first = rows, np.flatnonzero(equal_rows(rows) == np.arange(len(rows)))
+    return np.ascontiguousarray(part[first[np.linspace(0, len(first) - 1, min(len(first), most)).astype(int)]])
 
 
 def _few_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
