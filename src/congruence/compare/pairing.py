@@ -368,10 +368,10 @@ class _CenteredRows:
 
     @classmethod
     def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
-        centered = Z - Z.mean(axis=0)
+        centered = Z - Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
         n, d = Z.shape
         if d <= _WIDTH:
-            return cls(centered.astype(np.float64), np.zeros(n), d)
+            return cls(centered, np.zeros(n), d)
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(sample) > _WIDTH:
             # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
@@ -380,7 +380,7 @@ class _CenteredRows:
         basis = np.linalg.qr(sample.T)[0]
         rows = centered @ basis
         rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
-        return cls(rows.astype(np.float64), np.maximum(rest, 0).astype(np.float64), d)
+        return cls(rows, np.maximum(rest, 0).astype(np.float64), d)
 
     @property
     def directions(self) -> np.ndarray:
