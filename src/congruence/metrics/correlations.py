@@ -57,10 +57,16 @@ def _number(value: Array) -> float:
     return float(value.detach() if is_tensor(value) else value)  # torch warns about converting a tensor with a graph
 
 
-def _spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
-    """Return U, s and Vᵀ of C without the directions that are only rounding error."""
+def _spectrum(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any, Any]:
+    """Return U, s and Vᵀ of C without the directions that are only rounding error; at most ``most``, if given."""
+    if most is not None and most < C.shape[1] <= C.shape[0] / 2 and not is_tensor(C):
+        values, vectors = (np.flip(part, -1)[..., :most] for part in np.linalg.eigh(C.T @ C))
+        if values[-1] > 1e-3 * values[0]:  # squaring loses few digits
+            s = np.sqrt(values)
+            return C @ (vectors / s), s, vectors.T
     U, s, Vt = xp.linalg.svd(C, full_matrices=False)
     r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
+    r = r if most is None else min(r, most)
     return U[:, :r], s[:r], Vt[:r, :]
 
 
@@ -107,9 +113,7 @@ def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | 
             s = xp.linalg.svdvals(R)
             if bool(s[-1] > max(C.shape) * EPS * s[0]):
                 return Q
-    U, s, _ = _spectrum(xp, C)
-    if reduce == "pca":
-        U, s = U[:, :rank], s[:rank]
+    U, s, _ = _spectrum(xp, C, rank if reduce == "pca" else None)
     return _shrink(xp, U, s, ridge)
 
 
