@@ -218,6 +218,9 @@ def reembed(
         step.keep(**{f"reembed_{name}": value for name, value in kept.items()})
         done_before = sum(len(native.ids) for native in step.migration.mapper.native.values())
         total = budget or round((share or 1) * step.migration.info.rows)
+        if total <= done_before and not remap:
+            named = "--share" if budget is None else "--budget"
+            say_error(f"{done_before:,} rows are re-embedded already; {named} counts all of them.")
         with progress("encoding", max(total - done_before, 0), as_json) as advance:
             if queries is not None:
                 asked = _encode_asked(step.migration, encoder, queries, total, kept["modality"], advance)
