@@ -1,7 +1,8 @@
 """Every job beside the best alternative we know: processor time, spread and memory, in one run.
 
 The arms of a row take turns in one process with one BLAS thread, so that other load on the machine affects all alike;
-ratios are taken within a round, and their median and range over the rounds are shown. Memory is the peak of a first
+ratios are taken within a round, and their median and range over the rounds are shown; of long jobs there is one
+round. Memory is the peak of a first
 call above what the process used before. An alternative that does less than ours says so in its name. Jobs whose
 alternative is a database or a trainer have benchmarks of their own (``migrate_copies.py``, ``klot.py``,
 ``bench_train.py``, ``bench_progressive.py``).
@@ -45,6 +46,9 @@ from congruence.metrics import (
 from congruence.transport import sliced_wasserstein_sphere
 
 Arms = dict[str, Callable[[], object]]
+
+#: Seconds from which the first calls of a row let one round be enough.
+LONG = 30
 
 
 def spaces(n: int, d: int, e: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -391,7 +395,10 @@ def measured(job: Callable[[], object]) -> float:
 def row(name: str, make: Callable[[], Arms], rounds: int) -> dict[str, object]:
     """Measure the arms of a row and print it, a line for each alternative."""
     arms = make()
+    started = time.process_time()
     memory = {arm: first(job) for arm, job in arms.items()}
+    if time.process_time() - started > LONG:
+        rounds = 1
     seconds: dict[str, list[float]] = {arm: [] for arm in arms}
     for _ in range(rounds):
         for arm, job in arms.items():
