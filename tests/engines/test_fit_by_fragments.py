@@ -34,7 +34,7 @@ def test_a_fit_by_fragments_is_the_fit_on_all_rows(both, parameters):
     cut = open_pairs(f"{both / 'both'}:vector", f"{both / 'both'}:new")
     for pairs in (cut, open_pairs(str(both / "old"), str(both / "new"))):
         got = fit_dataset(pairs, "orthogonal", engine=HERE, modality="image", **parameters)
-        np.testing.assert_allclose(got.rotation_, one.rotation_, atol=1e-13)
+        np.testing.assert_allclose(got.rotation_, one.rotation_, atol=1e-6)  # of float32 rows
         np.testing.assert_allclose(got.source_mean_, one.source_mean_, atol=1e-15)
         assert got.n_pairs_ == FILES * ROWS
         assert (got.source_space_.modality, got.source_space_.normalized) == ("image", False)
@@ -105,7 +105,7 @@ def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     assert by_fragments.code == 0, by_fragments.err
     assert json.loads(by_fragments.out)["paired_by"] == "fragments"
     assert here("fit", both / "old", both / "new", "-o", "b", "--method", "orthogonal").code == 0
-    np.testing.assert_allclose(load(tmp_path / "a").rotation_, load(tmp_path / "b").rotation_, atol=1e-13)
+    np.testing.assert_allclose(load(tmp_path / "a").rotation_, load(tmp_path / "b").rotation_, atol=1e-6)
     sides = [("--old-image", a, "--new-image", b) for a, b in ((old, new), (both / "old", both / "new"))]
     scores = [json.loads(here("lab evaluate", "b", *side, "--json").out) for side in sides]
     assert scores[0] == scores[1]
