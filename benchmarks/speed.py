@@ -357,7 +357,7 @@ def jobs(folder: Path, quick: bool) -> Iterator[tuple[str, Callable[[], Arms]]]:
             index, asked, bridge = folder / "index.npy", folder / "asked.npy", folder / "bridge"
             np.save(index, Y)
             np.save(asked, X[:n] + np.float32(0.01))
-            OrthogonalMap().fit(X[:2000], Y[:2000]).save(bridge)
+            OrthogonalMap().fit(X[:2000], Y[:2000]).save(bridge, force=True)
             flags = ("--queries", asked, "--index", index, "--json")
             return {
                 "congruence bridge search": command("-m", "congruence", "bridge", "search", bridge, *flags),
