@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from congruence._utils.arrays import normalize_rows
 from congruence._utils.plain import PlainData
@@ -198,7 +198,7 @@ def _wilson(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple
     Where all pairs pass, or none, the sample shows no variance: there the pairs of a query count as they do at the
     threshold where they depend on each other most, or as one if no threshold shows it.
     """
-    z, n = float(ndtri((1 + LEVEL) / 2)), float(total.sum())
+    z, n = NormalDist().inv_cdf((1 + LEVEL) / 2), float(total.sum())
     spread = rates * (1 - rates)
     known = (variance > 0) & (spread > 0)
     trials = np.divide(spread, variance, out=np.full(len(rates), float(np.count_nonzero(total))), where=known)
