@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from congruence import Embeddings, LazySearch, errors, fit
+from congruence import Embeddings, LazySearch, Space, errors, fit
 from congruence.embeddings import normalize_rows
 
 N, D, E, K = 900, 24, 32, 10
@@ -291,3 +291,15 @@ def test_an_encoder_that_is_off_by_some_rows_of_a_sorted_index_is_refused(lag):
     with pytest.raises(errors.SpaceMismatchError, match=f"of other rows, {abs(lag)} "):
         search.search(new[5])
     assert search.reembedded_share_ == 0
+
+
+def test_queries_of_the_old_model_are_refused_where_both_have_one_width():
+    rng = np.random.default_rng(0)
+    rows = normalize_rows(rng.normal(size=(80, 8))).astype(np.float32)
+    old, new = (Embeddings(rows, space=Space(model=name, normalized=True)) for name in ("old", "new"))
+    search = LazySearch(old, fit(old, new, check=False), lambda numbers: rows[numbers], budget=10)
+    assert search.search(new, k=1).ids[3, 0] == 3
+    with pytest.raises(errors.SpaceMismatchError, match="'old'"):
+        search.search(old)
+    with pytest.raises(errors.SpaceMismatchError, match="'old'"):
+        search.reembed(old, budget=5)

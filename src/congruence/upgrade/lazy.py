@@ -200,6 +200,8 @@ class LazySearch:
         return Hits(*(side[0] for side in hits)) if single else hits
 
     def _queries(self, queries: RowsLike) -> tuple[np.ndarray, bool]:
+        if isinstance(queries, Embeddings):
+            check_space(queries.space, *self.rows.spaces, modality=False)
         rows, single = as_rows(queries)
         Q = as_embeddings(rows, "queries").vectors
         check_width(Q.shape[1], self.rows.dim, "LazySearch", self.rows.dim_old, "Encode queries by the new model")
@@ -535,6 +537,7 @@ class _Array:
             problem = f"A map of kind {mapping.kind} leads both models into a third space."
             raise ParameterError(problem, "Pass an orthogonal map, for example.")
         check_space(old.space, mapping.source_space_, mapping.target_space_, modality=False)
+        self.spaces = mapping.target_space_, mapping.source_space_
         self.ids, self.texts = old.ids, id_texts(old.ids) if old.has_ids else None
         self.old, self.n, self.dim_old = old.vectors, len(old), old.dim
         self.first = mapping.for_modality(modality or old.space.modality)
@@ -706,6 +709,7 @@ class _Stored:
             raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
         self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
+        self.spaces = mapper.map.target_space_, mapper.map.source_space_
         self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
         self.skipped = 0
         self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
