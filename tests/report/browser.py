@@ -6,7 +6,7 @@ import base64
 import fcntl
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 import time
@@ -39,6 +39,8 @@ class Browser:
         for end in (theirs, written, *high):
             os.close(end)
         self._sent, self._rest, self._events = 0, b"", []
+        self._ready = selectors.DefaultSelector()  # not `select`, which takes no descriptor above 1,023
+        self._ready.register(self._answers, selectors.EVENT_READ)
 
     def open(self, path: Path, *, width: int, height: int, dark: bool = False) -> Tab:
         """Open a file in a window of the given size, and return once it is loaded."""
@@ -47,6 +49,7 @@ class Browser:
     def close(self) -> None:
         self.ask("Browser.close")
         self._process.wait(60)
+        self._ready.close()
         os.close(self._commands)
         os.close(self._answers)
 
@@ -73,7 +76,7 @@ class Browser:
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + 120
         while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
+            ready = self._ready.select(max(0.0, end - time.monotonic()))
             read = os.read(self._answers, 2**20) if ready else b""
             if not read:
                 self._process.kill()
