@@ -1,5 +1,6 @@
 """The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
+import gc
 import json
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -729,6 +730,20 @@ class DatabaseContract:
                 found = database.search(asked, 3, side)
                 assert [one.to_pylist()[0] for one in found] == block.ids.to_pylist()
                 assert {len(one) for one in found} == {3}
+
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no list of open descriptors")
+    def test_closing_releases_its_descriptors(self, made):
+        where, *_ = made
+        self.restart()
+
+        def count():
+            with self.open(where) as database:
+                next(iter(database.scan("old", batch=7)))
+            gc.collect()
+            return len(list(Path("/proc/self/fd").iterdir()))
+
+        first = [count() for _ in range(3)]  # a client may open what it then keeps for all
+        assert count() <= first[-1]
 
     def test_what_others_gave_a_name_of_ours_is_refused_and_left_alone(self, tmp_path):
         ids, vectors, others = make_rows(self.id_types[0], 20)

@@ -244,7 +244,8 @@ class Chroma(CollectionDatabase):
             self._call(collection.update, ids=ids, embeddings=vectors[start : start + self._most])
 
     def close(self) -> None:
-        """Do nothing: the clients of a process share a folder and cannot be closed individually."""
+        """Close the client: a folder's files, with the last of its clients. Some releases cannot."""
+        getattr(self._client, "close", lambda: None)()
 
 
 def _is_mark(collection: Any) -> bool:
