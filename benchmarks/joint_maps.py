@@ -1,4 +1,4 @@
-"""Ways to join two models, all under one budget of labels: the tables in docs/training.md.
+"""Ways to join two models, all under one budget of labels: the tables in docs/research/sotalign.md.
 
 A row of a table has seen n pairs and no other label. *Default*: the method as it comes, on all n. *Tuned*: its grid is
 searched by three folds of the n pairs (mean reciprocal rank of left-out pairs among these and the pool), then all n are

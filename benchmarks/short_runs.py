@@ -44,7 +44,7 @@ def joint_maps() -> list[dict[str, Any]]:
 
 def spanning() -> dict[str, Any]:
     """Measure the span of anchors, the position of texts relative to images, and the classes that the margins
-    guarantee: docs/spanning.md.
+    guarantee: docs/research/theory.md.
     """
     from congruence.datasets import load_sample
     from congruence.theory import anchors_needed, covered_share, covered_subspace, kappa, sym_spanning
@@ -251,7 +251,7 @@ def sample_spectra() -> list[dict[str, Any]]:
 
 def curations() -> list[dict[str, Any]]:
     """Score data sets chosen from ten worlds of four topics, and the loss of a critic of the world on them:
-    docs/theory.md.
+    docs/research/theory.md.
     """
     from congruence.theory import critic_gap, curate, independent_weights, kernel_agreement, latent_joint, pmi
     from congruence.theory import realize_critic as realize
@@ -280,7 +280,7 @@ def curations() -> list[dict[str, Any]]:
 
 def ranks() -> list[dict[str, Any]]:
     """Measure how closely dual encoders of d dimensions approximate a world's pointwise mutual information:
-    docs/theory.md.
+    docs/research/theory.md.
     """
     from congruence.theory import critic_rank, latent_joint, pmi, realize_critic
 

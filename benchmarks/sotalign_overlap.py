@@ -1,5 +1,5 @@
 """SOTAlign, SAIL and the best validated linear map, by the share of unpaired items that occur on both sides: the tables
-in docs/training.md.
+in docs/research/sotalign.md.
 
 Two encoders of the same photos, or of the same texts, of Caltech-101, projected to 96 principal directions. The task is
 to find each of 1,000 test rows among these. There are 50 training pairs, 300 validation pairs, and unpaired rows, a

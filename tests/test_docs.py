@@ -124,7 +124,7 @@ def test_the_readmes_python_runs_as_printed(capsys):
 
 @pytest.mark.long
 def test_commands_on_real_clips_and_unimodal_encoders_run_as_printed(here, lvis_path, shared, tmp_path):
-    script = "".join(blocks(DOCS / "clips.md", "bash"))
+    script = "".join(blocks(DOCS / "research/canonical.md", "bash"))
     for path in (lvis_path, shared("imagenet1000_unimodal.npz")):
         script = script.replace(f"../shared/data/{path.name}", str(path))
     said, wrong = run_script(here, script)
@@ -154,7 +154,6 @@ def test_the_first_lines_run_in_order(folder):
         pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
         pytest.param("tutorials/join_models", "", marks=pytest.mark.long),
-        pytest.param("tutorials/reproduce_figure", "", marks=pytest.mark.long),
         pytest.param("migrate", "Removed the new vectors", marks=pytest.mark.long),
         pytest.param("tutorials/lancedb", "Rolled back", marks=pytest.mark.long),
         pytest.param("tutorials/qdrant", "Rolled back", marks=pytest.mark.long),

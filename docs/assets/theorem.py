@@ -1,4 +1,4 @@
-"""Draw the figures of ``docs/explanation/theorem.md`` into ``docs/assets``: ``python docs/assets/theorem.py``.
+"""Draw the figures of ``docs/research/theory.md`` into ``docs/assets``: ``python docs/assets/theorem.py``.
 
 They are kept in the repository.
 """

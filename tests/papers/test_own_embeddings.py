@@ -1,4 +1,4 @@
-"""The example of docs/reproducing.md: a figure drawn from arrays of one's own."""
+"""The example of docs/research/canonical.md: a figure drawn from arrays of one's own."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproducing.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "research" / "canonical.md"
 
 
 def test_a_figure_of_ones_own_embeddings_is_drawn_as_the_page_says(tmp_path, monkeypatch):

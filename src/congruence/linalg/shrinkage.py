@@ -16,7 +16,7 @@ from congruence.splits import duplicate_groups
 #: Values of ``shrinkage`` that ``OrthogonalMap`` accepts.
 SHRINKAGES = ("auto", "full", "covered", "wiener", "soft", "cv")
 
-#: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
+#: Default strength of each filter, chosen by measurement (docs/research/readouts.md).
 DEFAULT_STRENGTH = {"wiener": 0.1, "soft": 0.003}
 
 #: Strengths of the Wiener filter tried by cross-validation; 0 is the partial isometry.

@@ -264,10 +264,10 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     ``rtol`` is as in ``sym_spanning``; from ``starts`` random directions the lower bound is improved.
 
     By duality κ_S = max over unit v of h(v), h(v) = min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. In the plane (d = 2) it is exact. The
-    upper bound is the smallest of three (docs/spanning.md). Any M gives a lower bound; for a fixed v, the best one
-    solves a linear program, or, above 100,000 features, least squares up to d = 76. Replacing v by the eigenvector of M
-    with the largest |eigenvalue| never lowers h, so the two steps alternate until h no longer rises. The bounds were a
-    factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
+    upper bound is the smallest of three (docs/research/theory.md). Any M gives a lower bound; for a fixed v, the best
+    one solves a linear program, or, above 100,000 features, least squares up to d = 76. Replacing v by the eigenvector
+    of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h no longer rises. The bounds
+    were a factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
     """
     check_seed(random_state)
     A = as_unit_rows(S, "S")

@@ -184,7 +184,7 @@ def autoencoder(
 
     A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the
     stage's width in ``hidden``; a final dense layer leads to the latent space. The decoder uses the widths in reverse
-    order. The paper names these parts but not their arrangement (docs/jam.md).
+    order. The paper names these parts but not their arrangement (docs/research/jam.md).
 
     Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2.
     """
@@ -270,7 +270,7 @@ class JAM(HeadsMap):
         batch may span the end of one epoch and the start of the next.
     learning_rate, weight_decay, clip, schedule, log_every, precision, device, random_state
         See ``congruence.train.Schedule``; the optimizer is AdamW, whose settings the paper does not report. Recall is
-        the same in bfloat16 (docs/jam.md); use ``"float32"`` if results must not depend on the processor.
+        the same in bfloat16 (docs/research/jam.md); use ``"float32"`` if results must not depend on the processor.
         ``random_state`` also determines the split of the rows. The paper uses 5, 42 and 55.
     """
 

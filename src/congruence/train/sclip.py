@@ -160,7 +160,7 @@ class SCLIP(HeadTrainer):
     Notes
     -----
     The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes;
-    docs/training.md lists how the public code of S-CLIP differs.
+    docs/research/sotalign.md lists how the public code of S-CLIP differs.
 
     Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its
     code, https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.

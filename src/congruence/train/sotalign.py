@@ -141,7 +141,7 @@ class SOTAlign(HeadTrainer):
         α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
         of a step's n pairs; for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a
         factor of ten, with 10,000 pairs. ``"auto"`` is 10/n, which retrieves better with few pairs, and 1 for InfoNCE,
-        which is a mean over rows (docs/training.md).
+        which is a mean over rows (docs/research/sotalign.md).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two transport plans, or temperatures of the two softmaxes. ε* is 0.005 in the paper's public code.
     max_iter, tolerance, rho_teacher
@@ -164,9 +164,9 @@ class SOTAlign(HeadTrainer):
         result, which ``scores_["note"]`` says. None trains for ``max_steps``, as the paper does.
     **parameters
         Parameters of ``HeadTrainer``. The defaults of the last seven below are for a start at the teacher. With 50
-        pairs and 500 disjoint unpaired rows a side, where docs/training.md measures them, no step was better than the
-        teacher; with more they were not measured. For a random start, the paper has 1024 components, batches of 32768
-        with 10000 pairs, 2000 steps and 1e-4.
+        pairs and 500 disjoint unpaired rows a side (docs/research/sotalign.md), no step was better than the teacher;
+        with more they were not measured. For a random start, the paper has 1024 components, batches of 32768 with 10000
+        pairs, 2000 steps and 1e-4.
 
     Attributes
     ----------

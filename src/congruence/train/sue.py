@@ -129,9 +129,9 @@ class SUE(HeadTrainer):
 
     Notes
     -----
-    The widths, neighbors, kernels and rates are those of the public code for Flickr30k; docs/training.md lists the
-    differences from it. As there, graphs and kernels of a batch are dense: memory grows with the square of the batch
-    sizes.
+    The widths, neighbors, kernels and rates are those of the public code for Flickr30k; docs/research/sotalign.md lists
+    the differences from it. As there, graphs and kernels of a batch are dense: memory grows with the square of the
+    batch sizes.
 
     A resumed run repeats stages 1 and 2, with the same result.
 

@@ -178,7 +178,7 @@ def sinkhorn_unbalanced(
     The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j
     exp(A_ij/ε + v_j) with λ = ρ/(ρ + ε); the balance between u and v is set in closed form. Adding a constant k to all
     affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` only; adding a vector to all rows or
-    columns changes the plan (docs/transport.md).
+    columns changes the plan (docs/research/transport.md).
 
     Source: Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
     Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D

@@ -29,7 +29,7 @@ from congruence.maps.readout import Measured, find_lift
 from congruence.splits import duplicate_groups, equal_rows
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
-#: docs/means.md gives the reason and the data on which it was chosen.
+#: docs/research/readouts.md gives the reason and the data on which it was chosen.
 OFFSET = 0.5
 
 
