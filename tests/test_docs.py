@@ -166,6 +166,8 @@ def test_the_first_lines_run_in_order(folder):
     [
         ("index", "(1500, 256)"),
         ("install", "safetensors"),
+        ("maps", ""),
+        ("files", "200 × 16"),
         pytest.param("quickstart", "bit for bit", marks=pytest.mark.long),
         pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
