@@ -125,7 +125,7 @@ def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str,
 
 
 def shift() -> list[dict[str, Any]]:
-    """Measure sliced Wasserstein distances between two photo collections and their texts: docs/shift.md."""
+    """Measure sliced Wasserstein distances between two photo collections and their texts: research/similarity.md."""
     from congruence.transport import distribution_shift
 
     inet, caltech = arrays(DATA / "imagenet1000_unimodal.npz"), arrays(DATA / "caltech101_unimodal.npz")

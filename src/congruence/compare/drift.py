@@ -113,7 +113,7 @@ class DriftMonitor:
     -----
     The ranks of each vector's scores among the vectors so far give p-values, which are independent and uniform as long
     as the stream is exchangeable with the reference. Bets on them multiply to a martingale, which by Ville's inequality
-    exceeds 1 / alpha with probability at most alpha (docs/drift.md).
+    exceeds 1 / alpha with probability at most alpha (docs/reference/monitoring.md).
 
     Different content (another topic, language or camera) is also a change, and no unpaired test can distinguish the
     two. ``compare_canaries`` can.

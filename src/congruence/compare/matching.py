@@ -142,7 +142,7 @@ def match_test(
     drawn again each time), and other texts (``"unrelated"`` or ``"shuffled"``). Their p is the share of
     ``permutations`` non-matches of all rows, including the actual pairing, that score at least as close as it. The p of
     hard non-matches is the share of random exchanges of each row's two captions with as large a difference. Subsets
-    overlap, so no test compares their scores (docs/match.md). P-values are not corrected for several metrics.
+    overlap, so no test compares their scores (research/similarity.md). P-values are not corrected for several metrics.
     """
     check_seed(random_state)
     scored = [

@@ -43,7 +43,7 @@ class OriginDetector:
     description that were left out of it (``congruence.linalg.distribution``). A row belongs to no known model if it is
     about as far from each as an unrelated model's rows are, and if the largest of its p-values, the rank of its
     distance among those left out, is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
-    assigned to the most likely model (docs/doctor.md).
+    assigned to the most likely model (docs/reference/monitoring.md).
 
     A model's texts do not represent its images, and of a store with other content some rows belong to no known model
     although the model is the right one (their ``distance`` is then near 1).

@@ -116,7 +116,7 @@ def compare_spaces(
 
     Notes
     -----
-    The spread over halves estimates the standard error at n rows (Shao and Wu 1989; docs/similarity.md).
+    The spread over halves estimates the standard error at n rows (Shao and Wu 1989; docs/research/similarity.md).
 
     Examples
     --------

@@ -62,7 +62,7 @@ class CanonicalFrame:
 
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
     is the number of models that have item i: for complete data generalized Procrustes analysis without scaling (Gower
-    1975), for two models their ``OrthogonalMap``. See docs/frames.md.
+    1975), for two models their ``OrthogonalMap``. See docs/reference/frames.md.
 
     Parameters
     ----------

@@ -111,7 +111,8 @@ def refine(
     2018), and fits the next map on pairs and matches: in the first ``max_iter`` rounds each row with the mean of the
     other pool weighted by a softmax at temperature 0.3, which needs no common items; in up to ``max_iter`` further
     rounds with its mutual nearest neighbor. The soft rounds must improve the cosines of left-out folds (sign test); the
-    hard ones are used if they improve them further (docs/refine.md). Wide rows are reduced to 128 leading directions.
+    hard ones are used if they improve them further (research/refine.md). Wide rows are reduced to their 128 leading
+    directions.
     Time: at most 2 (folds + 1) · max_iter rounds, each O(p q · 128).
 
     Parameters

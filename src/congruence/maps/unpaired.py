@@ -19,7 +19,7 @@ from congruence.maps._base import as_target
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.refinement import Matches, leading_directions, new_rows
 
-#: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
+#: Smallest agreement at which an alignment counts as successful; research/refine.md gives its error rates.
 AGREEMENT = 0.5
 
 #: Leading directions of each side in the search: so few that a rotation cannot fit arbitrary matches.
@@ -42,7 +42,8 @@ class Alignment(Matches):
     - ``found``: Whether ``agreement`` ≥ 0.5, on at least 20 rows.
     - ``agreement``, ``chance``: Share of the ``left_out`` rows of the two restarts that agree best which both map to
       the same target row; and that of two random maps.
-    - ``matched_share``: Mutual nearest neighbors divided by the rows of the smaller side. No evidence: docs/refine.md.
+    - ``matched_share``: Mutual nearest neighbors divided by the rows of the smaller side. It is no
+      evidence (research/refine.md).
     - ``n_restarts``, ``sizes``: Restarts run; numbers of different rows on both sides.
     """
 
@@ -73,7 +74,7 @@ class UnpairedMap(OrthogonalMap):
     ``congruence.refine`` does. Successful restarts agree on rows they have not seen; failed ones do not, although each
     matches a third or more of its rows. The map is fitted on the matches of the restart that agrees best with another.
     The method needs two sides that share most of their items, and models as similar as two CLIP text encoders
-    (docs/refine.md). ``alignment_`` has the matches and the evidence.
+    (research/refine.md). ``alignment_`` has the matches and the evidence.
 
     Parameters
     ----------

@@ -231,7 +231,7 @@ def cknna(
     of each other in both spaces, and 1ᵀAB1 ≠ 1ᵀBA1, so the value changes slightly if X and Y are exchanged. With n − 1
     neighbors the value is debiased CKA. The published code also adds 10⁻⁶ to the denominator.
 
-    **jam.** The text leaves four points open; docs/match.md says how they are read here.
+    **jam.** The text leaves four points open; docs/research/similarity.md says how they are read here.
 
     Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et
     al. (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
