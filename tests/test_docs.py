@@ -107,9 +107,7 @@ def test_the_readmes_commands_run_as_printed(here, tmp_path):
     assert "verified" in printed
     assert "10.0 % re-embedded" in printed
     assert "1,500 rows, bit for bit" in printed
-    table = said[-1].splitlines()
-    unmapped, bridge = (next(float(line.split()[1]) for line in table if way in line) for way in ("unmapped", "bridge"))
-    assert unmapped < 0.05 < 0.9 < bridge
+    assert re.search(r"Leopards +1 +Leopards/", said[-1]), said[-1]  # the first hit
     names = lance.dataset(tmp_path / "library/photos.lance").schema.names
     assert {"embedding", "embedding__congruence_new"} <= set(names)
 
@@ -118,7 +116,8 @@ def test_the_readmes_python_runs_as_printed(capsys):
     (code,) = blocks(ROOT / "README.md", "python")
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
-    assert "aligned image" in capsys.readouterr().out
+    assert len(re.findall(r"\d+", capsys.readouterr().out)) >= 5
+    assert 50 <= 1500 * names["search"].reembedded_share_ <= 70
     assert names["mapped"].space.model == "effnet-mpnet"
 
 
