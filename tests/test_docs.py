@@ -151,22 +151,19 @@ def test_the_first_lines_run_in_order(folder):
         ("index", "(1500, 256)"),
         ("install", "safetensors"),
         pytest.param("quickstart", "bit for bit", marks=pytest.mark.long),
-        pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
+        pytest.param("tutorials/photo_search", "Removed the old vectors", marks=pytest.mark.long),
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
         pytest.param("tutorials/join_models", "", marks=pytest.mark.long),
         pytest.param("tutorials/reproduce_figure", "", marks=pytest.mark.long),
         pytest.param("migrate", "Removed the new vectors", marks=pytest.mark.long),
-        pytest.param("tutorials/lancedb", "Rolled back", marks=pytest.mark.long),
-        pytest.param("tutorials/qdrant", "Rolled back", marks=pytest.mark.long),
     ],
 )
 def test_a_page_runs_as_it_stands(folder, here, name, words):
     lance = ["lancedb", "lance"]
     clients = {
         "migrate": lance,
+        "tutorials/photo_search": lance,
         "quickstart": [*lance, "torch"],
-        "tutorials/lancedb": lance,
-        "tutorials/qdrant": ["qdrant_client"],
     }
     for client in clients.get(name, []):
         pytest.importorskip(client)
