@@ -13,7 +13,6 @@ import subprocess
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import congruence
@@ -133,16 +132,6 @@ def test_commands_on_real_clips_and_unimodal_encoders_run_as_printed(here, lvis_
     printed = "".join(said)
     assert all(words in printed for words in ("random rotation", "zero_shot"))
     assert (tmp_path / "mapped.parquet").exists()
-
-
-def test_the_first_lines_run_in_order(folder):
-    names: dict = {}
-    for code in blocks(DOCS / "python.md", "python"):
-        exec(compile(code, "python.md", "exec"), names)
-    np.testing.assert_allclose(names["mapped"], names["by_label"].transform(names["A"]))
-    assert names["scores"].to_dict() == names["same"].to_dict()
-    assert names["queries"].grad.shape == (4, 16)
-    np.testing.assert_allclose(names["again"].rotation_, names["mapping"].rotation_)
 
 
 @pytest.mark.parametrize(
