@@ -1,4 +1,4 @@
-"""Measure the pairing check: false alarms per fit, power and time (the tables of docs/pairing.md)."""
+"""Measure the pairing check: false alarms per fit, power and time."""
 
 from __future__ import annotations
 

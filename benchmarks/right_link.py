@@ -1,5 +1,5 @@
 """Count what the pairing check says of files in order: wrong links and true ones, over real and synthetic data
-(docs/pairing.md), and whether tied data that are independent look alike.
+(docs/anchors.md), and whether tied data that are independent look alike.
 
 ``--half choose`` has the data on which constants were chosen, ``--half show`` those on which nothing was.
 """

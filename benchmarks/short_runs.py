@@ -162,7 +162,7 @@ def shift() -> list[dict[str, Any]]:
 
 def quantized() -> list[dict[str, Any]]:
     """Measure the search quality after mapping with old and new vectors in fewer bits, three splits:
-    docs/migrate.md.
+    docs/reference/databases.md.
     """
     import pyarrow as pa
 
@@ -223,7 +223,7 @@ def quantized() -> list[dict[str, Any]]:
 
 
 def sample_spectra() -> list[dict[str, Any]]:
-    """Fit the sample's maps with two shrinkages, on images or texts, over four random splits: docs/sample.md."""
+    """Fit the sample's maps with two shrinkages, on images or texts, over four random splits."""
     import congruence
     from congruence.datasets import load_sample
     from congruence.evaluation import evaluate

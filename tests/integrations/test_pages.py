@@ -22,7 +22,7 @@ def example(page: str, name: str) -> str:
 
 
 def test_the_client_of_the_page(bridge, monkeypatch):
-    code = example("serve.md", "serve")
+    code = example("reference/serve.md", "serve")
     with running(create_app(bridge, Toy(), names=["text-embedding-3-small"])) as server:
         names: dict = {}
         exec(compile(code.replace("http://127.0.0.1:8000", server.url), "serve.md", "exec", dont_inherit=True), names)
@@ -32,7 +32,7 @@ def test_the_client_of_the_page(bridge, monkeypatch):
 
 def test_the_application_of_the_page():
     names: dict = {}
-    exec(compile(example("serve.md", "app"), "serve.md", "exec", dont_inherit=True), names)
+    exec(compile(example("reference/serve.md", "app"), "serve.md", "exec", dont_inherit=True), names)
     with running(names["app"]) as server:
         row = server.post({"model": "old-model", "input": names["texts"][7]}).json()["data"][0]["embedding"]
     cosines = names["old"] @ row / np.linalg.norm(names["old"], axis=1)

@@ -1,6 +1,6 @@
 """The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes stand in the help of the program and in docs/reliability.md.
+Exit codes stand in the help of the program and in docs/reference/reliability.md.
 """
 
 from __future__ import annotations

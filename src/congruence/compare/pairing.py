@@ -37,7 +37,7 @@ _FOLD_ROWS = 500
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
 #: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed
-#: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty (docs/pairing.md).
+#: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty (bench_pairing.py).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
 #: Fewest distinct pairs among which rows out of step are searched.
@@ -66,7 +66,7 @@ class PairingReport:
     - ``share_wrong``: Share of pairs that look wrong, NaN if unknown; ``suspects``: their ids (or row numbers), most
       suspicious first, with ``suspect_probability``.
     - ``decided``, ``looks_paired``: Whether there is a conclusion, and which (True if there are too few pairs).
-    - ``state``: "paired", "shifted", "exchanged", "not paired", "cannot tell" or "too few" (docs/pairing.md).
+    - ``state``: "paired", "shifted", "exchanged", "not paired", "cannot tell" or "too few" (docs/anchors.md).
     - ``steps``, ``moved``: The ``Step``s of a shifted file, and rows of X with those of Y that they belong to.
     - ``distinct``: Numbers of distinct items among the rows of X, of Y, and among the pairs; near-copies are one.
     """
@@ -190,7 +190,7 @@ def check_pairing(
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
     the 256 leading directions of their own side. Other pairings are looked for by ``find_partners``.
-    Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
+    Both tests, the model by which wrong pairs are found, and measured error rates: benchmarks/bench_pairing.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 #: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the
-#: variance that a rotation leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give
-#: the same results.
+#: variance that a rotation leaves unexplained between the models of benchmarks/bench_anchors.py, where values from 0.1
+#: to 1 give the same results.
 _RIDGE = 0.3
 
 #: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and

@@ -397,7 +397,7 @@ class Bridge:
 
         Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
         irrelevant pairs is the same. A regression of one score on the other would shrink toward the mean and change
-        this false-positive rate (docs/bridge.md).
+        this false-positive rate (benchmarks/bench_bridge.py).
 
         Parameters
         ----------

@@ -207,7 +207,7 @@ class Measured:
 
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
-#: the square of that. Slower laws predicted larger gains than further anchors brought (docs/certify.md).
+#: the square of that. Slower laws predicted larger gains than further anchors brought.
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
 SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: a few noisy points hardly determine how to extrapolate
