@@ -15,8 +15,9 @@ from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage, VectorSide
 from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
+from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
-from congruence.io.faiss_file import StoredVectors, describe_index, read_index
+from congruence.io.faiss_file import StoredVectors, read_index
 
 if TYPE_CHECKING:
     import faiss
@@ -26,7 +27,7 @@ _TRAIN, _LEAST_TRAIN = 256, 39
 
 
 class Faiss(FileDatabase):
-    """An index of exact vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
+    """An index of exact, half-precision or unit vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
 
     ``modality_column`` is a file with one entry per row, in the order in which rows were added; inverted files keep no
     order. The index is in memory, as FAISS requires; while the new one is built, both are. An inverted file gets new
@@ -34,7 +35,7 @@ class Faiss(FileDatabase):
     """
 
     kind = "faiss"
-    capabilities = replace(FILES, searches=True, element_types=("float32",))
+    capabilities = replace(FILES, searches=True)
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("faiss",))
@@ -44,7 +45,7 @@ class Faiss(FileDatabase):
         _, modality = self._remember(None, modality)
         self._open_rows()
         if modality is not None:
-            if describe_index(self._stored.inner, "").startswith("IVF"):
+            if self._stored.by_lists:
                 raise ParameterError(
                     f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows.",
                     "Pass `modality=…` for all rows.",
@@ -57,6 +58,7 @@ class Faiss(FileDatabase):
         self._index = read_index(self._original)
         self._stored = StoredVectors(self._index, self._subject)
         self.n, self.dim = self._stored.n, self._stored.dim
+        self.capabilities = replace(FILES, searches=True, element_types=(self._stored.dtype.name,))
         if not self.n and self._place.record() is None:  # else others have emptied it
             raise ShapeError(f"The index {self._subject} is empty.", "Check the path.")
 
@@ -65,8 +67,9 @@ class Faiss(FileDatabase):
             place=self._subject,
             rows=self.n,
             dim=self.dim,
-            distance="l2" if self._stored.inner.metric_type == 1 else "dot",
-            index=describe_index(self._stored.inner, self._stored.id_map),
+            distance="cosine" if self._stored.unit else "l2" if self._stored.inner.metric_type == 1 else "dot",
+            element_type=self._stored.dtype.name,
+            index=self._stored.describe(),
             id_type="int",
         )
 
@@ -81,8 +84,12 @@ class Faiss(FileDatabase):
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
         # Ids and graph are as large as in the old index.
-        others = self._place.path.stat().st_size - self.n * self.dim * 4
-        return 2 * self.n * dim * 4 + max(others, 0)
+        size = self._stored.dtype.itemsize
+        others = self._place.path.stat().st_size - self.n * self.dim * size
+        return 2 * self.n * dim * size + max(others, 0)
+
+    def as_stored(self, vectors: np.ndarray) -> np.ndarray:
+        return normalize_rows(vectors) if self._stored.unit else vectors
 
     def _build(self, new: RowVectors) -> None:
         def blocks(size: int) -> Iterator[np.ndarray]:
@@ -96,7 +103,7 @@ class Faiss(FileDatabase):
         self._new_index = None
 
     def _describe_index(self) -> str:
-        return describe_index(self._stored.inner, self._stored.id_map)
+        return self._stored.describe()
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         switched = self._stage is Stage.SWITCHED
@@ -120,7 +127,7 @@ def _search_parameters(index: faiss.Index) -> Any:
     """Return None, or parameters to search all lists of an inverted file whose few rows tell nothing of its lists."""
     faiss = require("faiss", extra="faiss")
     inner = faiss.downcast_index(index)
-    if isinstance(inner, faiss.IndexIDMap):
+    while isinstance(inner, (faiss.IndexIDMap, faiss.IndexPreTransform)):
         inner = faiss.downcast_index(inner.index)
     if not isinstance(inner, faiss.IndexIVF) or inner.ntotal >= _LEAST_TRAIN * inner.nlist:
         return None
@@ -143,18 +150,23 @@ def index_like(
             start += len(block)
         sample = np.concatenate(rows)
         new.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
-    whole = getattr(faiss, stored.id_map)(new) if stored.id_map else new
-    by_id, start = bool(stored.id_map) or isinstance(new, faiss.IndexIVFFlat), 0
+    whole, by_ids, start = new, isinstance(new, faiss.IndexIVFFlat) or {*stored.wraps} - {"L2norm"}, 0
+    for wrap in reversed(stored.wraps):
+        inner, steps = whole, []
+        whole = faiss.IndexPreTransform(inner) if wrap == "L2norm" else getattr(faiss, f"Index{wrap}")(inner)
+        if wrap == "L2norm":
+            steps.append(faiss.NormalizationTransform(dim))
+            whole.prepend_transform(steps[0])
+        whole.own_fields = True
+        for owned in (inner, *steps):
+            owned.this.disown()
     for block in blocks(size):
-        if by_id:
+        if by_ids:
             whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
         else:
             whole.add(block)
         start += len(block)
-    if stored.id_map:
-        whole.own_fields = True
-        new.this.disown()
-    elif isinstance(new, faiss.IndexIVFFlat):
+    if isinstance(new, faiss.IndexIVFFlat):
         new.set_direct_map_type(stored.inner.direct_map.type)
     return whole
 
@@ -173,6 +185,8 @@ def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
         quantizer.this.disown()
         new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
         return new
+    if type(index) is faiss.IndexScalarQuantizer:
+        return faiss.IndexScalarQuantizer(dim, index.sq.qtype, index.metric_type)
     if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
         return faiss.IndexFlat(dim, index.metric_type) if type(index) is faiss.IndexFlat else type(index)(dim)
     raise DatabaseError(

@@ -33,7 +33,7 @@ class FaissSource(Source):
         refuse_key(key, path)
         self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
         self._index = read_index(Path(path))
-        self._stored = StoredVectors(self._index, self.path, reading=True)
+        self._stored = StoredVectors(self._index, self.path)
         self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
         self.space = read_sidecar(Path(path))
         if isinstance(ids, pa.Array):
@@ -64,29 +64,29 @@ def read_index(path: Path) -> faiss.Index:
 class StoredVectors:
     """Vectors of an index, by position, with the ids that a search returns.
 
-    The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
-    ``ids`` are from the id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,);
-    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one. For ``reading`` also
-    those that keep half precision (SQfp16) or unit vectors (L2norm), which are read as they are kept.
+    The index is flat, HNSW, an inverted file of flat ones, or of half precision (SQfp16), also in an id map or behind
+    a scaling to unit norm (L2norm), each at most once; vectors are read as they are kept. ``inner`` is the index
+    without these two, ``wraps`` their names from the outside, ``IDMap``, ``IDMap2`` or ``L2norm``. ``ids`` are from the
+    id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,).
     """
 
-    def __init__(self, index: faiss.Index, place: str, *, reading: bool = False) -> None:
+    def __init__(self, index: faiss.Index, place: str) -> None:
         faiss = require("faiss", extra="faiss")
-        index = faiss.downcast_index(index)
-        self.id_map, self.n, self.dim, self._place = "", int(index.ntotal), int(index.d), place
+        self._whole, index = index, faiss.downcast_index(index)  # keeps the inner index alive
+        self.n, self.dim, self._place, self.wraps = int(index.ntotal), int(index.d), place, list[str]()
         ids: np.ndarray | None = None
-        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
-            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
-            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
-            self._outer = index  # keeps the inner index alive
+        while True:
+            if isinstance(index, faiss.IndexIDMap) and ids is None:  # also true for IndexIDMap2
+                self.wraps.append("IDMap2" if isinstance(index, faiss.IndexIDMap2) else "IDMap")
+                ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            elif isinstance(index, faiss.IndexPreTransform) and not self.unit and _only_scales(index):
+                self.wraps.append("L2norm")
+            else:
+                break
             index = faiss.downcast_index(index.index)
         exact = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2, faiss.IndexHNSWFlat, faiss.IndexIVFFlat
-        if reading and isinstance(index, faiss.IndexPreTransform):
-            steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
-            if all(isinstance(step, faiss.NormalizationTransform) for step in steps):
-                self._whole, index = index, faiss.downcast_index(index.index)
-        half = reading and type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
-        self.inner = index
+        half = type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
+        self.inner, self.dtype = index, np.dtype(np.float16 if half else np.float32)
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
         if type(index) not in exact and not half:
@@ -102,13 +102,35 @@ class StoredVectors:
         codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
         lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
         sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
-        if sizes != (self.dim, self.n, *[(2 if half else 4) * self.dim] * 2):
+        if sizes != (self.dim, self.n, *[self.dtype.itemsize * self.dim] * 2):
             raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
-            list_ids = self._read_lists(index)
-            ids = list_ids if ids is None else ids[list_ids]
+            listed = self._read_lists(index)
+            ids = listed if ids is None else ids[listed[(listed >= 0) & (listed < len(ids))]]
+        if ids is not None and len(ids) != self.n:
+            raise damaged(place, f"its ids are not those of {self.n} vectors")
         self.has_ids = ids is not None
         self.ids = np.arange(self.n) if ids is None else ids
+
+    @property
+    def unit(self) -> bool:
+        """Whether vectors are scaled to unit norm when they are added or searched with."""
+        return "L2norm" in self.wraps
+
+    @property
+    def by_lists(self) -> bool:
+        """Whether the index is an inverted file, which keeps no order of rows."""
+        return self._lists is not None
+
+    def describe(self) -> str:
+        """Return a short description, in the notation of ``faiss.index_factory``."""
+        faiss = require("faiss", extra="faiss")
+        inner, kind = self.inner, "Flat" if self.dtype == np.float32 else "SQfp16"
+        if isinstance(inner, faiss.IndexHNSWFlat):
+            kind = f"HNSW{int(inner.hnsw.nb_neighbors(1))},Flat"
+        elif self.by_lists:
+            kind = f"IVF{inner.nlist},Flat, nprobe {inner.nprobe}"
+        return ", ".join([kind, *reversed(self.wraps)])
 
     def _read_lists(self, index: faiss.Index) -> np.ndarray:
         faiss = require("faiss", extra="faiss")
@@ -137,13 +159,8 @@ class StoredVectors:
         return np.concatenate(parts)
 
 
-def describe_index(index: faiss.Index, id_map: str) -> str:
-    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
+def _only_scales(index: faiss.IndexPreTransform) -> bool:
+    """Return whether vectors are scaled to unit norm, and nothing else, before they are added."""
     faiss = require("faiss", extra="faiss")
-    if isinstance(index, faiss.IndexHNSWFlat):
-        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
-    elif isinstance(index, faiss.IndexIVFFlat):
-        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
-    else:
-        description = "Flat"
-    return description + (f", {id_map}" if id_map else "")
+    steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
+    return bool(steps) and all(isinstance(one, faiss.NormalizationTransform) and one.norm == 2 for one in steps)
