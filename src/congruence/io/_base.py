@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ from congruence.errors import (
 )
 from congruence.io.reading import (
     PACKED,
+    TEXT_BYTES,
+    as_column,
     as_row_numbers,
     check_all_rows,
     check_matrix_shape,
@@ -347,11 +350,14 @@ class SlicedArrays(NamedArrays):
 
     @classmethod
     def _checked(cls, array: Any, path: str) -> Any:
-        """Return an array that may be read."""
+        """Return an array that may be read: any chunk of it is read whole."""
+        size = math.prod(getattr(array, "chunks", None) or (0,)) * np.dtype(array.dtype).itemsize
+        check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
         return array
 
     def _saved_space(self, array: Any) -> str | bytes:
-        return b""
+        saved = getattr(array, "attrs", {}).get(SPACE_KEY, "")
+        return saved if isinstance(saved, bytes) else str(saved)
 
     @classmethod
     def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
@@ -361,6 +367,16 @@ class SlicedArrays(NamedArrays):
     @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         return super().read_column(path, key and key.strip("/"))
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        name = f"{path}:{key}"
+        with cls._open(path) as arrays:
+            array = cls._checked(arrays[key], name)
+            check_memory(16 * math.prod(array.shape), f"the entries of {name}", "Pass a smaller array.")
+            step = max(1, TEXT_BYTES // max(1, np.dtype(array.dtype).itemsize))
+            parts = [as_column(array[start : start + step], name) for start in range(0, array.shape[0], step)]
+            return np.concatenate(parts) if parts else np.empty(0, object)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with self._open(self._file) as arrays:
@@ -511,10 +527,11 @@ class NamedSink(Sink):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._names: list[pa.Array] = []
+        self._data: Any = None
 
-    @abstractmethod
     def _put_rows(self, vectors: np.ndarray) -> None:
-        """Append rows to ``vectors``."""
+        """Append rows to ``vectors``; here ``_data``, an array that takes slices."""
+        self._data[self.rows : self.rows + len(vectors)] = vectors
 
     @abstractmethod
     def _put(self, name: str, values: np.ndarray) -> None:
