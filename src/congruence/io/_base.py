@@ -43,6 +43,7 @@ from congruence.io.reading import (
     missing_key,
     read_exactly,
     reading,
+    refuse_key,
     scan_rows,
     stored_dtype,
     unpack,
@@ -86,6 +87,7 @@ class Source(ABC):
     listing: ClassVar[Any] = None
 
     path: str  # name of the source in messages
+    _file: str  # that is read, of those that read one
     n: int
     dim: int
     dtype: np.dtype  # of the blocks that ``scan`` yields: float16, float32 or float64
@@ -96,6 +98,17 @@ class Source(ABC):
     facts: dict[str, Any] | None = None  # what a VDF folder says of them
     _ids: pa.Array | None = None  # that are read already
     _id_column: str | None = None  # from which ids are read with the vectors
+
+    def _set_file(self, path: str | Path, key: str | None, ids: pa.Array | bool | None) -> None:
+        """Set what is known of a file that holds one array before it is read, and ids that are read already."""
+        refuse_key(key, path)
+        self.path, self._file, self.files = str(path), str(path), (Path(path),)
+        self._ids = None if isinstance(ids, bool) else ids
+        self.space = read_sidecar(Path(path))
+
+    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
+        self.dtype = stored_dtype(stored, self.path)
+        self.n, self.dim = check_matrix_shape(shape, self.path)
 
     @property
     def has_ids(self) -> bool:
@@ -228,7 +241,6 @@ class RawSource(Source):
     one, so that some of many cost no pass over the file.
     """
 
-    _file: str
     _offset: int
     _stored: np.dtype
     _lead: int = 0
@@ -317,10 +329,6 @@ class NamedArrays(Source):
         self._key = choose(key, shapes, path)
         self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
         return self._key
-
-    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
-        self.dtype = stored_dtype(stored, self.path)
-        self.n, self.dim = check_matrix_shape(shape, self.path)
 
     def _set_ids(self, ids: pa.Array | bool | None, shapes: dict[str, tuple[int, ...]]) -> None:
         if ids is None and self.own_ids and (shapes.get("ids") == (self.n,) or _packed(shapes, "ids") == self.n):

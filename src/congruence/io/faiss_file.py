@@ -13,8 +13,8 @@ import pyarrow as pa
 from congruence._utils.display import short
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, DatabaseError, FileError
-from congruence.io._base import Source, read_sidecar
-from congruence.io.reading import check_matrix_shape, damaged, reading, refuse_key
+from congruence.io._base import Source
+from congruence.io.reading import damaged, reading
 
 if TYPE_CHECKING:
     import faiss
@@ -30,15 +30,11 @@ class FaissSource(Source):
     streams = False
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        refuse_key(key, path)
-        self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
+        self._set_file(path, key, ids)
         self._index = read_index(Path(path))
         self._stored = StoredVectors(self._index, self.path)
-        self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
-        self.space = read_sidecar(Path(path))
-        if isinstance(ids, pa.Array):
-            self._ids = ids
-        elif ids is None and self._stored.has_ids:
+        self._set_matrix((self._stored.n, self._stored.dim), np.dtype(np.float32))
+        if ids is None and self._stored.has_ids:
             self._ids = pa.array(self._stored.ids)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
