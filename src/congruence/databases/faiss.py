@@ -123,12 +123,16 @@ def write_index(index: faiss.Index, path: Path) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
+def _inner(index: faiss.Index) -> faiss.Index:
+    """Return an index without its id map and what is done to vectors before they are added."""
+    faiss = require("faiss", extra="faiss")
+    index = faiss.downcast_index(index)
+    return index if not isinstance(index, (faiss.IndexIDMap, faiss.IndexPreTransform)) else _inner(index.index)
+
+
 def _search_parameters(index: faiss.Index) -> Any:
     """Return None, or parameters to search all lists of an inverted file whose few rows tell nothing of its lists."""
-    faiss = require("faiss", extra="faiss")
-    inner = faiss.downcast_index(index)
-    while isinstance(inner, (faiss.IndexIDMap, faiss.IndexPreTransform)):
-        inner = faiss.downcast_index(inner.index)
+    faiss, inner = require("faiss", extra="faiss"), _inner(index)
     if not isinstance(inner, faiss.IndexIVF) or inner.ntotal >= _LEAST_TRAIN * inner.nlist:
         return None
     return faiss.SearchParametersIVF(nprobe=inner.nlist)
@@ -138,58 +142,36 @@ def index_like(
     stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
 ) -> faiss.Index:
     """Build an index of the same kind and parameters over other vectors, given by position in blocks of ``size``."""
-    faiss = require("faiss", extra="faiss")
-    new = _empty_like(stored.inner, dim)
-    new.metric_arg, new.verbose = stored.inner.metric_arg, False
-    if not new.is_trained:
+    faiss, old = require("faiss", extra="faiss"), stored.inner
+    whole = faiss.index_factory(dim, stored.factory, old.metric_type)
+    new, start = _inner(whole), 0
+    if hasattr(new, "hnsw"):
+        new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+    if stored.by_lists:
+        kinds = [type(faiss.downcast_index(one.quantizer)) for one in (old, new)]
+        if kinds[0] is not kinds[1] and not issubclass(kinds[0], faiss.IndexFlat):
+            raise DatabaseError(
+                f"The inverted file has a quantizer of {kinds[0].__name__}, which is neither flat nor HNSW.",
+                "Migrate the vectors it was built from.",
+            )
+        new.nprobe = old.nprobe
+        for name in ("niter", "seed", "spherical"):
+            setattr(new.cp, name, getattr(old.cp, name))
         # Each inverted list holds similar rows, so taking every step-th row samples all lists.
         step = max(1, stored.n // (_TRAIN * new.nlist))
-        rows, start = [], 0
+        rows = []
         for block in blocks(size):
             rows.append(block[-start % step :: step])
             start += len(block)
         sample = np.concatenate(rows)
-        new.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
-    whole, by_ids, start = new, isinstance(new, faiss.IndexIVFFlat) or {*stored.wraps} - {"L2norm"}, 0
-    for wrap in reversed(stored.wraps):
-        inner, steps = whole, []
-        whole = faiss.IndexPreTransform(inner) if wrap == "L2norm" else getattr(faiss, f"Index{wrap}")(inner)
-        if wrap == "L2norm":
-            steps.append(faiss.NormalizationTransform(dim))
-            whole.prepend_transform(steps[0])
-        whole.own_fields = True
-        for owned in (inner, *steps):
-            owned.this.disown()
+        whole.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
+        start = 0
     for block in blocks(size):
-        if by_ids:
+        if stored.has_ids:
             whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
         else:
             whole.add(block)
         start += len(block)
-    if isinstance(new, faiss.IndexIVFFlat):
-        new.set_direct_map_type(stored.inner.direct_map.type)
+    if stored.by_lists:
+        new.set_direct_map_type(old.direct_map.type)
     return whole
-
-
-def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
-    faiss = require("faiss", extra="faiss")
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexHNSWFlat):
-        new = faiss.IndexHNSWFlat(dim, int(index.hnsw.nb_neighbors(1)), index.metric_type)
-        new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
-        return new
-    if isinstance(index, faiss.IndexIVFFlat):
-        quantizer = _empty_like(index.quantizer, dim)
-        new = faiss.IndexIVFFlat(quantizer, dim, index.nlist, index.metric_type)
-        new.nprobe, new.own_fields = index.nprobe, True
-        quantizer.this.disown()
-        new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
-        return new
-    if type(index) is faiss.IndexScalarQuantizer:
-        return faiss.IndexScalarQuantizer(dim, index.sq.qtype, index.metric_type)
-    if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
-        return faiss.IndexFlat(dim, index.metric_type) if type(index) is faiss.IndexFlat else type(index)(dim)
-    raise DatabaseError(
-        f"The inverted file has a quantizer of {type(index).__name__}, which is neither flat nor HNSW.",
-        "Migrate the vectors it was built from.",
-    )

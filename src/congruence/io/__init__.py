@@ -106,9 +106,9 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     source = kind(path, key, column)  # type: ignore[call-arg]
     if not isinstance(column, (str, bool, type(None))):  # read already, from another file
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
-        if len(column) != source.n:
-            problem = f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row."
-            raise IdError(problem, "Pass ids of the same rows as `ids=…`.")
+    if source._ids is not None and len(source._ids) != source.n:
+        problem = f"Got {len(source._ids)} ids for {source.n} rows of {source.path}; expected one per row."
+        raise IdError(problem, "Pass ids of the same rows as `ids=…`, or `ids=False`.")
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
     return source

@@ -118,15 +118,21 @@ class StoredVectors:
         """Whether the index is an inverted file, which keeps no order of rows."""
         return self._lists is not None
 
-    def describe(self) -> str:
-        """Return a short description, in the notation of ``faiss.index_factory``."""
-        faiss = require("faiss", extra="faiss")
-        inner, kind = self.inner, "Flat" if self.dtype == np.float32 else "SQfp16"
-        if isinstance(inner, faiss.IndexHNSWFlat):
-            kind = f"HNSW{int(inner.hnsw.nb_neighbors(1))},Flat"
+    @property
+    def factory(self) -> str:
+        """The text from which ``faiss.index_factory`` makes an empty index of this kind."""
+        kind = "Flat" if self.dtype == np.float32 else "SQfp16"
+        if hasattr(self.inner, "hnsw"):
+            kind = f"HNSW{_links(self.inner)},Flat"
         elif self.by_lists:
-            kind = f"IVF{inner.nlist},Flat, nprobe {inner.nprobe}"
-        return ", ".join([kind, *reversed(self.wraps)])
+            quantizer = require("faiss", extra="faiss").downcast_index(self.inner.quantizer)
+            graph = f"_HNSW{_links(quantizer)}" if hasattr(quantizer, "hnsw") else ""
+            kind = f"IVF{self.inner.nlist}{graph},Flat"
+        return ",".join([*self.wraps, kind])
+
+    def describe(self) -> str:
+        """Return a short description."""
+        return self.factory + (f", nprobe {self.inner.nprobe}" if self.by_lists else "")
 
     def _read_lists(self, index: faiss.Index) -> np.ndarray:
         faiss = require("faiss", extra="faiss")
@@ -153,6 +159,10 @@ class StoredVectors:
                 rows = codes.view(np.float32).reshape(size, self.dim)
                 parts.append(rows[max(start - first, 0) : stop - first])
         return np.concatenate(parts)
+
+
+def _links(index: faiss.Index) -> int:
+    return int(index.hnsw.nb_neighbors(1))
 
 
 def _only_scales(index: faiss.IndexPreTransform) -> bool:

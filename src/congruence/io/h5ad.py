@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence.errors import DtypeError, IdError
+from congruence.errors import DtypeError
 from congruence.io.hdf5 import Hdf5Source, in_heap, read_strings
 from congruence.io.ids import column_ids
 from congruence.io.reading import damaged
@@ -60,9 +60,6 @@ class H5adSource(Hdf5Source):
         if ids is None and (index or named):
             index = index or f"obs/{read_strings(path, ['obs', '_index'])[0]}"
             self._ids = column_ids(self.read_column(path, index), f"{path}:{index}")
-            if len(self._ids) != self.n:
-                problem = f"Got {len(self._ids)} names of cells for {self.n} rows of {self.path}."
-                raise IdError(problem, "Pass --ids none.")
 
     @classmethod
     @contextmanager

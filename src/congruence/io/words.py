@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES
-from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, DtypeError, IdError, ShapeError
 from congruence.io._base import Sink, Source
 from congruence.io.ids import clean_ids
 from congruence.io.reading import (
@@ -26,6 +26,7 @@ from congruence.io.reading import (
     open_stream,
     read_lines,
     reading,
+    refuse_key,
 )
 from congruence.io.text import NUMBER
 
@@ -163,9 +164,7 @@ class TxtSource(Source):
     @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read the lines as an object array of str."""
-        if key is not None:
-            problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
-            raise ParameterError(problem, "Pass the path alone.")
+        refuse_key(key, path)
         text = "".join(read_lines(path)).replace("\r\n", "\n").replace("\r", "\n")
         # Not splitlines(), which would also break at form feeds and Unicode's separators.
         return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
