@@ -104,6 +104,27 @@ def test_long_files_are_compared_in_stretches(shared):
     assert (whole.realigned() == np.arange(len(X))[:, None]).all()
 
 
+@pytest.mark.long
+def test_of_many_pairs_all_are_looked_at():
+    """Of 20,000 pairs 5,000 are tested; rows out of step between the stretches, and wrong pairs, are found as well."""
+    n, rng = 20_000, np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((n // 2, 64), dtype=np.float32), 2, axis=0)
+    X += 0.3 * rng.standard_normal(X.shape, dtype=np.float32)
+    turn = np.linalg.qr(rng.standard_normal((64, 64)))[0].astype(np.float32)
+    Y = X @ turn + 0.3 * rng.standard_normal(X.shape, dtype=np.float32)
+    assert check_pairing(X, Y).state == "paired"
+    steps = check_pairing(np.delete(X, 8700, axis=0), np.delete(Y, 9700, axis=0)).lags
+    assert [lag for _, lag in steps] == [1, 0]
+    assert 8500 < steps[0][0] < 9700
+    wrong = rng.choice(n, 200, replace=False)
+    Y[wrong] = Y[np.roll(wrong, 1)]
+    report = check_pairing(X, Y)
+    named = np.array(report.suspects, int)
+    assert np.isin(named, wrong).all()
+    assert len(named) > 180
+    assert report.state == "paired"
+
+
 def other_order(kind, n, Y):
     rows = np.arange(n)
     if kind == "first half reversed":

@@ -53,16 +53,29 @@ class Step(NamedTuple):
     step: int
 
 
-def sample_rows(n: int) -> np.ndarray:
-    """Return the rows of a file that are compared: all, or stretches spread evenly over it."""
+def sample_rows(n: int, evidence: np.ndarray | None = None) -> np.ndarray:
+    """Return the rows of a file that are compared: all, or stretches spread evenly over it. With the ``evidence`` for
+    each pair (n,), one is where this is far less than elsewhere, so that no run of wrong pairs is between them.
+    """
     if n <= _ROWS:
         return np.arange(n)
-    starts = np.linspace(0, n - _ROWS // _STRETCHES, _STRETCHES).astype(int)
-    return np.asarray((starts[:, None] + np.arange(_ROWS // _STRETCHES)).ravel())
+    length = _ROWS // _STRETCHES
+    starts = np.linspace(0, n - length, _STRETCHES).astype(int)
+    if evidence is not None:
+        total = np.cumsum(evidence)
+        run = total[length:] - total[:-length]
+        low, middle = np.quantile(run, (0.25, 0.5))
+        worst = int(np.argmin(run)) + 1
+        if run[worst - 1] < middle - 6 * (middle - low):  # four standard deviations
+            starts[np.argmin(np.abs(starts - worst))] = worst
+    return np.unique(starts[:, None] + np.arange(length))
 
 
-def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list[Step], np.ndarray, bool]:
-    """Return the right pairing of centered rows X (n, d) and Y (n, e), if it is another than the given one.
+def find_partners(
+    X: np.ndarray, Y: np.ndarray, items: np.ndarray, rows: np.ndarray
+) -> tuple[list[Step], np.ndarray, bool]:
+    """Return the right pairing of centered ``rows`` of two files, X (n, d) and Y (n, e), if it is another than the
+    given one.
 
     The result is a list of steps if the files are out of step, or the pairs (m, 2) of rows whose partners were
     exchanged, or neither; and whether nothing speaks against the given pairing: rows resemble their partners more than
@@ -75,9 +88,8 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
     given pairing by the other coordinates, whose noise is uncorrelated with these.
     """
-    rows = sample_rows(len(X))
-    A, B = whiten(X[rows])[0], whiten(Y[rows])[0]
-    own, items = np.arange(len(rows)), items[rows]
+    A, B = whiten(X)[0], whiten(Y)[0]
+    own = np.arange(len(rows))
     given = _evidence(A, B, own)
     states, starts = _likely(A, B)
     best, found, doubt = -np.inf, None, 1.0
@@ -103,13 +115,16 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
     return [], moved, doubt > _DOUBT and _nearest(given, items)
 
 
-def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return principal coordinates of about the same variance, the leading ones first, and the squared norm of each."""
+def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return principal coordinates of about the same variance, the leading ones first, the squared norm of each, and
+    the matrix that gives them of centered rows.
+    """
     Z = Z - Z.mean(axis=0)
     values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values[::-1], 0)
     shrunk = values + (_RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1]) or 1.0)
-    return Z @ (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
+    into = (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype)
+    return Z @ into, (values / shrunk).astype(Z.dtype), into
 
 
 def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
