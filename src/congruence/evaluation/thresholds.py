@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -37,6 +37,7 @@ class Translation(PlainData):
     rates (the share of irrelevant pairs above the threshold) and recall (of relevant pairs; None if none is known) are
     measured on queries that the translation was not fitted on: with the old model, with mapped vectors and the old
     threshold (``_unchanged``), and with mapped vectors and ``value``, whose 95 % interval is from resampled queries.
+    ``unmapped`` is the same for vectors that are left as they are, where the widths agree.
     """
 
     threshold: float
@@ -49,11 +50,20 @@ class Translation(PlainData):
     recall_unchanged: float | None
     recall: float | None
     recall_interval: tuple[float, float] | None
+    unmapped: Translation | None = None
+
+    @property
+    def leave(self) -> bool:
+        """Whether unmapped vectors find more at this rate of false positives: the intervals of recall are apart."""
+        mapped, left = self.recall_interval, None if self.unmapped is None else self.unmapped.recall_interval
+        return mapped is not None and left is not None and left[0] > mapped[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A monotone translation of scores, with its error rates: ``table`` (12, points) has the rows ``COLUMNS``."""
+    """A monotone translation of scores, with its error rates: ``table`` (12, points) has the rows ``COLUMNS``, and
+    (24, points) the same twice, for mapped and for unmapped vectors.
+    """
 
     table: np.ndarray
     n_queries: int
@@ -70,20 +80,17 @@ class Thresholds:
                 f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
                 "Pass a `threshold=…` of this range.",
             )
-        at = [float(np.interp(threshold, old, row)) for row in self.table]
-        fpr = at[2], at[3], at[4], (at[5], at[6])
-        recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
-        return Translation(float(threshold), at[1], *fpr, *recall)
+        found: Translation | None = None
+        for table in reversed(self._tables()):
+            at = [float(np.interp(threshold, old, row)) for row in table]
+            fpr = at[2], at[3], at[4], (at[5], at[6])
+            recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
+            found = replace(Translation(float(threshold), at[1], *fpr, *recall), unmapped=found)
+        assert found is not None
+        return found
 
-    @property
-    def lowest(self) -> float:
-        """The lowest threshold of the old model that can be translated."""
-        return float(self.table[0, 0])
-
-    @property
-    def highest(self) -> float:
-        """The highest threshold of the old model that can be translated."""
-        return float(self.table[0, -1])
+    def _tables(self) -> list[np.ndarray]:
+        return np.split(self.table, len(self.table) // len(COLUMNS))
 
     def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
         """Translate the thresholds at which the old model has these false-positive rates, as far as there are such."""
@@ -92,7 +99,7 @@ class Thresholds:
 
     def describe(self) -> dict[str, float]:
         """Return the counts, and the range of thresholds that can be translated, as plain data."""
-        return {**self.facts(), "lowest": self.lowest, "highest": self.highest}
+        return {**self.facts(), "lowest": float(self.table[0, 0]), "highest": float(self.table[0, -1])}
 
     def facts(self) -> dict[str, int]:
         """Return the facts that are saved with the table."""
@@ -104,13 +111,16 @@ class Thresholds:
         counts = [facts[name] for name in ("n_queries", "n_pairs", "n_relevant")]
         if set(facts) != {"n_queries", "n_pairs", "n_relevant"} or any(type(n) is not int or n < 0 for n in counts):
             raise TypeError("invalid counts of queries or pairs")
-        if table.ndim != 2 or table.shape[0] != len(COLUMNS) or table.shape[1] < 2 or table.dtype != np.float64:
+        forms = (len(COLUMNS), 2 * len(COLUMNS))
+        if table.ndim != 2 or table.shape[0] not in forms or table.shape[1] < 2 or table.dtype != np.float64:
             raise ValueError("a table of thresholds of another form")
-        if not (np.diff(table[0]) > 0).all() or not (np.diff(table[1]) >= 0).all() or not np.isfinite(table[:2]).all():
-            raise ValueError("thresholds that are not monotone")
-        if not ((table[2:] >= 0) & (table[2:] <= 1)).all():
-            raise ValueError("rates outside 0 to 1")
-        return cls(table, *counts)
+        fitted = cls(table, *counts)
+        for old, new, *rates in fitted._tables():
+            if not np.isfinite([old, new]).all() or not ((np.diff(old) > 0) & (np.diff(new) >= 0)).all():
+                raise ValueError("thresholds that are not monotone")
+            if not (np.isfinite(rates).all() and 0 <= np.min(rates) <= np.max(rates) <= 1):
+                raise ValueError("rates outside 0 to 1")
+        return fitted
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
