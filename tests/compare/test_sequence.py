@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from congruence.compare.pairing import check_pairing, warn_pairing
+from congruence.datasets import load_sample
 from congruence.errors import DuplicateWarning, UnpairedError
 
 
@@ -191,3 +192,14 @@ def test_a_lag_that_is_likely_but_not_sure_is_no_yes(shared):
     order = np.concatenate([np.arange(150, 210), np.arange(150), np.arange(210, 500)])
     assert check_pairing(X, Y).looks_paired
     assert not check_pairing(X, Y[order]).looks_paired
+
+
+@pytest.mark.parametrize("start", [300, 1300])
+def test_a_half_in_step_shows_the_other(start):
+    """Each item is there three times, with noise; maps of all pairs fit both halves, and find no better pairing."""
+    sample, n, rng = load_sample("emoji"), 400, np.random.default_rng(start)
+    rows, other = start + np.repeat(np.arange(n), 3)[:n], np.arange(n)
+    other[: n // 2] = other[: n // 2][::-1]
+    X, Y = (np.asarray(side["text"])[rows].astype(np.float32) for side in (sample.source, sample.target))
+    X, Y = (Z + 0.3 * Z.std() * rng.standard_normal(Z.shape).astype(Z.dtype) for Z in (X, Y))
+    assert not check_pairing(X, Y[other]).looks_paired

@@ -19,6 +19,9 @@ _WINDOW, _FURTHER = 50, 12
 #: Rows compared, in this many stretches of the file if it has more.
 _ROWS, _STRETCHES = 2000, 8
 
+#: Largest number of pairings that are tried from one start, each by maps fitted on the last.
+_SEARCH = 8
+
 #: Coordinates by which lags are chosen to be tried.
 _WIDTH = 48
 
@@ -83,7 +86,8 @@ def find_partners(
 
     Notes
     -----
-    Rotations are fitted on the given pairs, and on those of the lag or the reversal at which the sides are most alike.
+    Rotations are fitted on the given pairs, on those of the lag or the reversal at which the sides are most alike, and,
+    unless the map of the given pairs agrees with them, on each half of the file.
     The best sequence of lags and reversals (by dynamic programming), and else the best exchange of partners (by
     assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
     given pairing by the other coordinates, whose noise is uncorrelated with these.
@@ -92,10 +96,16 @@ def find_partners(
     own = np.arange(len(rows))
     given = _evidence(A, B, own)
     states, starts = _likely(A, B)
-    best, found, doubt = -np.inf, None, 1.0
-    for start in starts:
-        path = np.tile(start, (len(rows), 1))
-        for step in range(4):
+    best, found, doubt, steady = -np.inf, None, 1.0, False
+    for k, start in enumerate([*starts, *np.array_split(own, 2)]):
+        if k < len(starts):
+            path = np.tile(start, (len(rows), 1))
+        elif steady or found is not None:
+            break
+        else:  # a map of all pairs fits those out of step too; a half of the file may have none
+            table = _evidence(A, B, np.where((own >= start[0]) & (own <= start[-1]), own, -1))
+            path = _best_path(table[0], np.concatenate([states, _runs(table[0])]))
+        for step in range(_SEARCH):
             partner = _partners(path)
             table = given if (partner == own).all() else (given + _evidence(A, B, partner)) / 2
             value = np.where(partner < 0, 0.0, table[0][own, partner]).sum() - _CHANGE * len(_begins(path))
@@ -104,11 +114,10 @@ def find_partners(
             if value > best and chance < _LEVEL and _holds(A, B, partner, items):
                 best, found = value, path
             more = _runs(table[0]) if step == 0 else np.empty((0, 2), int)
-            tried = np.concatenate([states, more])
-            new = tried[_best_path(table[0], tried)]
-            if step == 3 or (new == path).all():
+            last, path = path, _best_path(table[0], np.concatenate([states, more]))
+            if (path == last).all():
+                steady |= k == step == 0
                 break
-            path = new
     if found is not None:
         return _steps(found, rows), np.empty((0, 2), int), False
     moved = _exchanges(A, B, given, items, rows)
@@ -252,7 +261,7 @@ def _begins(path: np.ndarray) -> np.ndarray:
 
 
 def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Return the states (m,) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
+    """Return the states (m, 2) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
     m, count = len(table), len(states)
     columns = states[:, 0] + states[:, 1] * np.arange(m)[:, None]
     inside = (columns >= 0) & (columns < m)
@@ -270,7 +279,7 @@ def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
     for i in reversed(range(m)):
         path[i] = state
         state = int(came_from[i, state])
-    return path
+    return np.asarray(states[path])
 
 
 def _steps(path: np.ndarray, rows: np.ndarray) -> list[Step]:

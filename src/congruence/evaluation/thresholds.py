@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -82,10 +82,10 @@ class Thresholds:
             )
         found: Translation | None = None
         for table in reversed(self._tables()):
-            at = [float(np.interp(threshold, old, row)) for row in table]
-            fpr = at[2], at[3], at[4], (at[5], at[6])
-            recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
-            found = replace(Translation(float(threshold), at[1], *fpr, *recall), unmapped=found)
+            _, value, *at = (float(np.interp(threshold, old, row)) for row in table)
+            recall = (*at[5:8], (at[8], at[9])) if self.n_relevant else (None, None, None, None)
+            rates: Any = (*at[:3], (at[3], at[4]), *recall, found)
+            found = Translation(float(threshold), value, *rates)
         assert found is not None
         return found
 
@@ -170,7 +170,7 @@ def fit_thresholds(
         side.sort(axis=1)
     n_irrelevant = np.array([int(np.count_nonzero(row > -2)) for row in scores[0]])
     true = [
-        [_cosines(side[q], gallery[rows]) for q, rows in enumerate(relevant)]
+        [np.sort(normalize_rows(gallery[rows]) @ side[q]) for q, rows in enumerate(relevant)]
         for side, gallery in zip(sides, (old[1], new[1]), strict=True)
     ]
     n_relevant = np.array([len(rows) for rows in relevant])
@@ -179,26 +179,24 @@ def fit_thresholds(
     if len(points) < 2:
         raise ParameterError(f"All {len(pooled[0])} irrelevant pairs have one score.", "Pass other `queries=…`.")
     fold_of = np.arange(len(order)) % folds  # the order is random already
-    counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}
-    hits = {name: np.zeros((len(order), len(points))) for name in counts}
+    passed = np.zeros((2, 3, len(order), len(points)))  # irrelevant and relevant pairs: old, unchanged, new
     for fold in range(folds):
         training = fold_of != fold
         cut = np.interp(points, *match_quantiles(*(_pool(side[training]) for side in scores)))
         for q in np.flatnonzero(~training).tolist():
-            for name, side, at in (("old", 0, points), ("unchanged", 1, points), ("new", 1, cut)):
-                counts[name][q] = _above(scores[side][q], at)
-                hits[name][q] = _above(true[side][q], at)
+            for k, (side, at) in enumerate(((0, points), (1, points), (1, cut))):
+                passed[:, k, q] = [_above(pairs[side][q], at) for pairs in (scores, true)]
     weights = rng.multinomial(len(order), np.full(len(order), 1 / len(order)), size=RESAMPLES).astype(np.float64)
 
-    def rates(above: dict[str, np.ndarray], total: np.ndarray) -> list[np.ndarray]:
+    def rates(above: np.ndarray, total: np.ndarray) -> list[np.ndarray]:
         """Return the three rates at each point, and the interval of the last one."""
         if not total.sum():
             return [np.zeros(len(points))] * 5
-        plain = [above[name].sum(axis=0) / total.sum() for name in ("old", "unchanged", "new")]
-        drawn = (weights @ above["new"]) / np.maximum(weights @ total, 1)[:, None]
-        return [*plain, *_wilson(plain[-1], drawn.var(axis=0), total)]
+        plain = above.sum(axis=1) / total.sum()
+        drawn = (weights @ above[2]) / np.maximum(weights @ total, 1)[:, None]
+        return [*plain, *_wilson(plain[2], drawn.var(axis=0), total)]
 
-    table = np.stack([points, values, *rates(counts, n_irrelevant), *rates(hits, n_relevant)])
+    table = np.stack([points, values, *rates(passed[0], n_irrelevant), *rates(passed[1], n_relevant)])
     return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
 
 
@@ -218,11 +216,6 @@ def _wilson(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple
     middle = (rates + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
     return np.clip(np.minimum(middle - half, rates), 0, 1), np.clip(np.maximum(middle + half, rates), 0, 1)
-
-
-def _cosines(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the cosines of a unit query with rows, ascending."""
-    return np.sort(normalize_rows(rows) @ query) if len(rows) else np.empty(0, query.dtype)
 
 
 def _pool(scores: np.ndarray) -> np.ndarray:
