@@ -98,7 +98,7 @@ class StoredVectors:
         codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
         lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
         sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
-        if sizes != (self.dim, self.n, *[self.dtype.itemsize * self.dim] * 2):
+        if sizes != (self.dim, self.n, *[self.dtype.itemsize * self.dim] * 2) or not index.is_trained:
             raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
             listed = self._read_lists(index)
