@@ -46,10 +46,8 @@ class Faiss(FileDatabase):
         self._open_rows()
         if modality is not None:
             if self._stored.by_lists:
-                raise ParameterError(
-                    f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows.",
-                    "Pass `modality=…` for all rows.",
-                )
+                problem = f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows."
+                raise ParameterError(problem, "Pass `modality=…` for all rows.")
             self._beside = {"modality_column": read_labels(modality)}
             self._check_at_first()
 
@@ -150,10 +148,8 @@ def index_like(
     if stored.by_lists:
         kinds = [type(faiss.downcast_index(one.quantizer)) for one in (old, new)]
         if kinds[0] is not kinds[1] and not issubclass(kinds[0], faiss.IndexFlat):
-            raise DatabaseError(
-                f"The inverted file has a quantizer of {kinds[0].__name__}, which is neither flat nor HNSW.",
-                "Migrate the vectors it was built from.",
-            )
+            problem = f"The inverted file has a quantizer of {kinds[0].__name__}, which is neither flat nor HNSW."
+            raise DatabaseError(problem, "Migrate the vectors it was built from.")
         new.nprobe = old.nprobe
         for name in ("niter", "seed", "spherical"):
             setattr(new.cp, name, getattr(old.cp, name))
@@ -167,10 +163,8 @@ def index_like(
         whole.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
         start = 0
     for block in blocks(size):
-        if stored.has_ids:
-            whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
-        else:
-            whole.add(block)
+        ids = [np.ascontiguousarray(stored.ids[start : start + len(block)])] if stored.has_ids else []
+        (whole.add_with_ids if ids else whole.add)(block, *ids)
         start += len(block)
     if stored.by_lists:
         new.set_direct_map_type(old.direct_map.type)

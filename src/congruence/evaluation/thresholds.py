@@ -76,10 +76,8 @@ class Thresholds:
             raise ParameterError(argument="threshold", got=threshold, expected="a number", fix="Pass `threshold=0.28`.")
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
-            raise ParameterError(
-                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
-                "Pass a `threshold=…` of this range.",
-            )
+            problem = f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}."
+            raise ParameterError(problem, "Pass a `threshold=…` of this range.")
         found: Translation | None = None
         for table in reversed(self._tables()):
             _, value, *at = (float(np.interp(threshold, old, row)) for row in table)

@@ -249,14 +249,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
     path, pattern = parse_spec(spec)
     shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
-        kinds = set(suffixes()) - {
-            "",
-            ".txt",
-            ".bin",
-            ".json",
-            ".pt",
-            ".pth",
-        }  # which are the suffixes of many other files
+        kinds = {*suffixes()} - {"", ".txt", ".bin", ".json", ".pt", ".pth"}  # suffixes of many other files
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}

@@ -86,15 +86,11 @@ class StoredVectors:
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
         if type(index) not in exact and not half:
-            raise DatabaseError(
-                f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
-                "Take the vectors it was built from (a .npy or .parquet), and build it again.",
-            )
+            problem = f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none."
+            raise DatabaseError(problem, "Take the vectors it was built from (a .npy or .parquet), and build it again.")
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
-            raise DatabaseError(
-                f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
-                "Take the vectors it was built from.",
-            )
+            problem = f"{place} has metric {index.metric_type}, neither the inner product nor L2."
+            raise DatabaseError(problem, "Take the vectors it was built from.")
         codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
         lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
         sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))

@@ -169,9 +169,8 @@ class FolderSource(Source):
         parts, home, self.facts = layout.parts, layout.home, layout.facts
         if not parts:
             if (folder / "config.json").is_file():
-                raise ParameterError(
-                    f"{folder} is the folder of a saved map, not of vectors.", "Pass a file of vectors."
-                )
+                problem = f"{folder} is the folder of a saved map, not of vectors."
+                raise ParameterError(problem, "Pass a file of vectors.")
             under = f" under {key!r}" if key else ""
             problem = f"Got no .npy, .parquet or .arrow parts in {folder}{under}."
             raise ParameterError(problem, "Pass a file of vectors.")

@@ -201,7 +201,6 @@ class NpzSource(NamedArrays):
 
     @classmethod
     def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays in a file by name."""
         shapes = {}
         with _open_npz(path) as archive:
             for name in archive.namelist():
@@ -212,7 +211,6 @@ class NpzSource(NamedArrays):
 
     @classmethod
     def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        """Read a one-dimensional array: numbers, or texts in an object array."""
         with _open_npz(path) as archive, archive.open(f"{key}.npy") as member:
             return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
 

@@ -44,10 +44,9 @@ class PtSource(SlicedArrays):
             except pickle.UnpicklingError as error:
                 kind = re.search(r"GLOBAL (\S+)", str(error))
                 what = f"holds {kind[1]}" if kind else "is damaged, or no file of tensors"
-                raise CorruptFileError(
-                    f"The file {path} {what}; only tensors, lists and dictionaries are loaded, never code.",
-                    "Save the tensors alone: torch.save({'vectors': tensor, 'ids': list_of_texts}, path).",
-                ) from None
+                problem = f"The file {path} {what}; only tensors, lists and dictionaries are loaded, never code."
+                fix = "Save the tensors alone: torch.save({'vectors': tensor, 'ids': list_of_texts}, path)."
+                raise CorruptFileError(problem, fix) from None
             yield dict(_parts(found, "", 0, torch))
 
 

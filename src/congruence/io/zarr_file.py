@@ -40,10 +40,8 @@ class ZarrSink(NamedSink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._group = require("zarr", extra="zarr").open_group(str(temporary), mode="w")
-        shape = self.n, self.dim
-        self._data = self._group.create_array(
-            "vectors", shape=shape, dtype=self.dtype, chunks=(min(BATCH, self.n), self.dim)
-        )
+        shape, chunks = (self.n, self.dim), (min(BATCH, self.n), self.dim)
+        self._data = self._group.create_array("vectors", shape=shape, dtype=self.dtype, chunks=chunks)
         if self.space != Space():
             self._data.attrs[SPACE_KEY] = space_json(self.space)
 
