@@ -73,7 +73,7 @@ class LanceTable(Table):
             self._fragments = None if number is None else [rows]
             for part in self._fragments or self._data.get_fragments():
                 for file in part.data_files():
-                    if (own := Path(path) / "data" / file.path).is_file():  # not a remote one
+                    if (own := Path(self._data.uri) / "data" / file.path).is_file():  # not a remote one
                         _check_file(own)
             self.schema, self.n, self._rows = self._data.schema, rows.count_rows(), rows
 
