@@ -275,7 +275,7 @@ def test_exchanged_partners_are_named_without_their_neighbors():
     X, Y = unit(60, 8, 0.3)
     Y[[4, 9, 17]] = Y[[9, 17, 4]]
     Y[[30, 31]] = Y[[31, 30]]
-    rows, probability = find_wrong_pairs(X, Y, np.random.default_rng(0))
+    rows, probability = find_wrong_pairs(Agreement(X, Y, np.random.default_rng(0)))
     assert set(rows) == {4, 9, 17, 30, 31}
     assert probability.min() > 0.9
     assert np.all(np.diff(probability) <= 0)
@@ -285,7 +285,7 @@ def test_blocks_do_not_hide_an_exchange(monkeypatch):
     X, Y = unit(200, 8, 0.3)
     Y[[0, 150]] = Y[[150, 0]]
     monkeypatch.setattr(pairing, "_BLOCK", 40)
-    assert set(find_wrong_pairs(X, Y, np.random.default_rng(0))[0]) == {0, 150}
+    assert set(find_wrong_pairs(Agreement(X, Y, np.random.default_rng(0)))[0]) == {0, 150}
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -293,12 +293,12 @@ def test_equal_items_are_not_called_exchanged(side):
     """Many pictures of one class share one text: exchanging them changes nothing."""
     pair = unit(60, 8, 0.3)
     pair[side][:] = pair[side][np.arange(60) // 3 * 3]
-    assert not len(find_wrong_pairs(*pair, np.random.default_rng(0))[0])
+    assert not len(find_wrong_pairs(Agreement(*pair, np.random.default_rng(0)))[0])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_unrelated_and_constant_rows_name_nobody(seed):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((40, 6))
-    assert not len(find_wrong_pairs(X, rng.standard_normal((40, 5)), rng)[0])
-    assert not len(find_wrong_pairs(X, np.ones((40, 5)), rng)[0])
+    assert not len(find_wrong_pairs(Agreement(X, rng.standard_normal((40, 5)), rng))[0])
+    assert not len(find_wrong_pairs(Agreement(X, np.ones((40, 5)), rng))[0])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from congruence.compare.pairing import check_pairing, warn_pairing
+from congruence.datasets import load_sample
 from congruence.errors import DuplicateWarning, UnpairedError
 
 
@@ -104,6 +105,27 @@ def test_long_files_are_compared_in_stretches(shared):
     assert (whole.realigned() == np.arange(len(X))[:, None]).all()
 
 
+@pytest.mark.long
+def test_of_many_pairs_all_are_looked_at():
+    """Of 20,000 pairs 5,000 are tested; rows out of step between the stretches, and wrong pairs, are found as well."""
+    n, rng = 20_000, np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((n // 2, 64), dtype=np.float32), 2, axis=0)
+    X += 0.3 * rng.standard_normal(X.shape, dtype=np.float32)
+    turn = np.linalg.qr(rng.standard_normal((64, 64)))[0].astype(np.float32)
+    Y = X @ turn + 0.3 * rng.standard_normal(X.shape, dtype=np.float32)
+    assert check_pairing(X, Y).state == "paired"
+    steps = check_pairing(np.delete(X, 8700, axis=0), np.delete(Y, 9700, axis=0)).lags
+    assert [lag for _, lag in steps] == [1, 0]
+    assert 8500 < steps[0][0] < 9700
+    wrong = rng.choice(n, 200, replace=False)
+    Y[wrong] = Y[np.roll(wrong, 1)]
+    report = check_pairing(X, Y)
+    named = np.array(report.suspects, int)
+    assert np.isin(named, wrong).all()
+    assert len(named) > 180
+    assert report.state == "paired"
+
+
 def other_order(kind, n, Y):
     rows = np.arange(n)
     if kind == "first half reversed":
@@ -170,3 +192,14 @@ def test_a_lag_that_is_likely_but_not_sure_is_no_yes(shared):
     order = np.concatenate([np.arange(150, 210), np.arange(150), np.arange(210, 500)])
     assert check_pairing(X, Y).looks_paired
     assert not check_pairing(X, Y[order]).looks_paired
+
+
+@pytest.mark.parametrize("start", [300, 1300])
+def test_a_half_in_step_shows_the_other(start):
+    """Each item is there three times, with noise; maps of all pairs fit both halves, and find no better pairing."""
+    sample, n, rng = load_sample("emoji"), 400, np.random.default_rng(start)
+    rows, other = start + np.repeat(np.arange(n), 3)[:n], np.arange(n)
+    other[: n // 2] = other[: n // 2][::-1]
+    X, Y = (np.asarray(side["text"])[rows].astype(np.float32) for side in (sample.source, sample.target))
+    X, Y = (Z + 0.3 * Z.std() * rng.standard_normal(Z.shape).astype(Z.dtype) for Z in (X, Y))
+    assert not check_pairing(X, Y[other]).looks_paired

@@ -1,12 +1,16 @@
 """FAISS index files: the contract on each kind of index that stores its vectors exactly, and special cases."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow, make_rows
 from failing_files import FailingFiles
 from lazy_module import LazyModule
 
+from congruence import OrthogonalMap, read_embeddings
 from congruence.databases import open_database
+from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
 from congruence.upgrade.migrate import Migration
 
@@ -117,7 +121,49 @@ def test_a_new_index_is_of_the_same_kind_metric_and_parameters(tmp_path, words, 
         assert (made.nprobe, made.nlist) == (3, 5)
 
 
-@pytest.mark.parametrize("words", ["SQ8", "PQ4x4", "PCA4,Flat"])
+def parts_of(index):
+    """Return the classes of an index from the outside."""
+    one = faiss.downcast_index(index)
+    names = [type(one).__name__]
+    while hasattr(one, "index"):
+        one = faiss.downcast_index(one.index)
+        names.append(type(one).__name__)
+    return names
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["SQfp16", "IDMap2,SQfp16", "L2norm,Flat", "IDMap,L2norm,SQfp16", "L2norm,IDMap2,HNSW8", "L2norm,IVF5,Flat"],
+)
+def test_indexes_of_half_precision_and_of_unit_vectors_are_migrated_in_kind(tmp_path, words):
+    ids = np.arange(300)[::-1].copy() * 7 if {"IDMap", "IDMap2", "IVF5"} & {*words.split(",")} else None
+    index, where = built(tmp_path, words, faiss.METRIC_INNER_PRODUCT, ids)
+    faiss.write_index(index, where)
+    before, kinds = Path(where).read_bytes(), parts_of(faiss.read_index(where))
+    rows = normalize_rows(X) if "L2norm" in words else X
+    mapping = OrthogonalMap(center=False).fit(rows, 3 * rows[:, ::-1])  # whose rows are not of unit length
+    with Migration(open_database(where), mapping, journal=tmp_path / "journal") as migration:
+        plan = migration.plan()
+        assert (plan.old_type, plan.element_type) == ("float16" if "fp16" in words else "float32",) * 2
+        migration.run()
+        assert migration.verify().passed
+        migration.switch()
+        assert migration.verify().passed
+        new = faiss.read_index(where)
+        assert parts_of(new) == kinds
+        wanted = mapping.transform(rows)
+        wanted = normalize_rows(wanted) if "L2norm" in words else wanted
+        found = read_embeddings(where)
+        numbers = np.asarray(found.ids)
+        order = 299 - numbers // 7 if ids is not None else numbers
+        np.testing.assert_allclose(found.vectors, wanted[order], atol=2e-3 if "fp16" in words else 1e-6)
+        near = new.search(wanted[:50], 1)[1][:, 0] if "L2norm" in words else []
+        np.testing.assert_array_equal(near, (ids if ids is not None else np.arange(300))[: len(near)])
+        migration.rollback()
+        assert Path(where).read_bytes() == before
+
+
+@pytest.mark.parametrize("words", ["SQ8", "PQ4x4", "PCA4,Flat", "L2norm,SQ8", "PCA4,SQfp16"])
 def test_indexes_that_keep_their_vectors_approximately_are_refused(tmp_path, words):
     index, where = built(tmp_path, words, faiss.METRIC_L2)
     faiss.write_index(index, where)

@@ -277,7 +277,8 @@ def write_faiss(rng: random.Random, path: Path) -> None:
     import faiss
 
     rows = np.random.default_rng(rng.randrange(100)).random((7, 4), np.float32)
-    index = faiss.index_factory(4, rng.choice(("Flat", "IDMap,Flat", "IVF1,Flat", "HNSW4,Flat", "SQ8")))
+    kinds = ["Flat", "IDMap,Flat", "IVF1,Flat", "HNSW4,Flat", "SQ8", "SQfp16", "L2norm,Flat", "IDMap,L2norm,IVF1,Flat"]
+    index = faiss.index_factory(4, rng.choice(kinds))
     index.train(rows)
     index.add_with_ids(rows, np.arange(7)) if isinstance(index, faiss.IndexIDMap) else index.add(rows)
     faiss.write_index(index, str(path))

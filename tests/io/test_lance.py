@@ -115,3 +115,14 @@ def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
     )
     done = run_fresh(code, tmp_path / "a.lance")
     assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr[-500:]
+
+
+def test_parts_that_a_damaged_file_claims_are_not_allocated(tmp_path):
+    (file,) = (write(tmp_path / "a.lance", X) / "data").iterdir()
+    raw = bytearray(file.read_bytes())
+    for table in (int.from_bytes(raw[k : k + 8], "little") for k in (-32, -24)):  # of columns, of buffers
+        damaged = raw.copy()
+        damaged[table + 8 : table + 16] = (2**35).to_bytes(8, "little")
+        file.write_bytes(damaged)
+        with pytest.raises(errors.CorruptFileError, match=f"parts outside of its {len(raw)} bytes"):
+            read_embeddings(tmp_path / "a.lance")

@@ -636,6 +636,17 @@ def test_lossy_and_damaged_indexes_are_refused(tmp_path, refused):
     for cut in (0, 3, 20, len(raw) - 7):
         path.write_bytes(raw[:cut])
         refused(path, "x.faiss")
+    named = faiss.index_factory(6, "IDMap,IVF1,Flat")
+    named.train(X)
+    named.add_with_ids(X, np.arange(40))
+    faiss.rev_swig_ptr(faiss.downcast_index(named.index).invlists.get_ids(0), 40)[3] = 40  # no row of the id map
+    faiss.write_index(named, str(path))
+    refused(path, "x.faiss")
+    half = faiss.index_factory(6, "SQfp16")
+    half.add(X)
+    half.is_trained = False
+    faiss.write_index(half, str(path))
+    refused(path, "x.faiss")
     path.write_bytes(raw)
     refused(f"{path}:vectors", "vectors")
     refused(tmp_path / "none.index", "none.index. Check the path.")

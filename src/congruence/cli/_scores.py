@@ -177,13 +177,18 @@ def print_thresholds(translated: Sequence[Translation]) -> None:
         return
     rows = [
         [
-            number(row.threshold, 4),
+            "  unmapped" if row is one.unmapped else number(row.threshold, 4),
             number(row.value, 4),
             *(f"{rate:.2e}" for rate in (row.fpr_old, row.fpr_unchanged, row.fpr)),
             f"{row.fpr_interval[0]:.2e} … {row.fpr_interval[1]:.2e}",
             *map(number, (row.recall_old, row.recall_unchanged, row.recall)),
         ]
-        for row in translated
+        for one in translated
+        for row in (one, one.unmapped)
+        if row is not None
     ]
     rates = ["FPR, old", "FPR, unchanged", "FPR", "95 %", "recall, old", "recall, unchanged", "recall"]
     print_table("thresholds, cross-validated over queries", ["threshold", "becomes", *rates], rows)
+    for one in translated:
+        if one.leave:
+            say(f"At {number(one.threshold, 4)} unmapped queries find more, at as many false positives: leave them.")

@@ -7,12 +7,13 @@ fold is mapped by a map fitted on the others, and its alignment compared with th
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import lgamma, pi
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 #: Minimum number of pairs for the test.
 FEWEST = 20
+
+#: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
+#: both sides shares, and pairs of the sample and of stretches of the file are tested.
+_TESTED, _LEADING = 5000, 64
 
 #: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
 _FOLD_ROWS = 500
@@ -189,8 +194,9 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Other pairings are looked for by ``find_partners``.
-    Both tests, the model by which wrong pairs are found, and measured error rates: benchmarks/bench_pairing.py.
+    the 256 leading directions of their own side. Other pairings are looked for by ``find_partners``. Of more than 5,000
+    pairs a sample is tested; wrong pairs are looked for among all. Both tests, the model by which wrong pairs are found,
+    and measured error rates: benchmarks/bench_pairing.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
@@ -203,23 +209,30 @@ def check_pairing(
     check_scale(A, "X")
     check_scale(B, "Y")
     n = len(A)
-    names = id_texts(np.arange(n) if ids is None else list(ids))
+    names = range(n) if ids is None else ids
     if n < FEWEST:
         return _too_few(n, (n, n, n))
     rng = np.random.default_rng(random_state)
-    source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
-    alike, items, distinct = _count_items(source, target)
+    stretches, sample, many = sample_rows(n), np.arange(n), None
+    if n > _TESTED:
+        some = np.sort(rng.choice(n, _TESTED - len(stretches), replace=False))
+        many = _ManyPairs(A, B, *(_CenteredRows.of(side[some], rng) for side in (A, B)))
+        stretches = sample_rows(n, many.evidence)
+        sample = np.union1d(stretches, some)
+    source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
+    inside = np.searchsorted(sample, stretches)
+    alike, items, distinct = _count_items(source, target, inside, n)
     steps: list[Step] = []
     moved, nearest = np.empty((0, 2), int), True
     if len(np.unique(alike)) >= _FEWEST_IN_ORDER:
-        steps, moved, nearest = find_partners(source.rows, target.rows, alike)
+        steps, moved, nearest = find_partners(source.rows[inside], target.rows[inside], alike[inside], stretches)
     # Copies of a pair are no further evidence.
     kept = np.sort(np.unique(items, return_index=True)[1])
-    m, groups = len(kept), duplicate_groups(A[kept], B[kept])
+    m, groups = len(kept), duplicate_groups(A[sample[kept]], B[sample[kept]])
     if distinct[2] < FEWEST or m < FEWEST or groups.max() < 1:  # or one side shows one item
         return _too_few(n, distinct)
-    if m < n:
-        source, target = _CenteredRows.of(A[kept], rng), _CenteredRows.of(B[kept], rng)
+    if m < len(sample):
+        source, target = (_CenteredRows.of(side[sample[kept]], rng) for side in (A, B))
     order = np.array_split(rng.permutation(int(groups.max()) + 1), folds if m >= 60 else 2)
     parts = order if groups.max() + 1 == m else [np.flatnonzero(np.isin(groups, part)) for part in order]
     heldout = _held_out(source, target, parts, permutations, rng)
@@ -240,9 +253,13 @@ def check_pairing(
         ends = [*(at.row for at in steps[1:]), n]
         share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
     elif paired or len(moved):
-        rows, probability = find_wrong_pairs(source.directions, target.directions, rng)
-        of_item = dict(zip(items[kept[rows]].tolist(), probability.tolist(), strict=True))
-        suspicion = np.array([of_item.get(item, 0.0) for item in items.tolist()])
+        if many:
+            rows, probability = find_wrong_pairs(many)
+            suspicion[rows] = probability
+        else:
+            rows, probability = find_wrong_pairs(Agreement(source.directions, target.directions, rng))
+            of_item = dict(zip(items[kept[rows]].tolist(), probability.tolist(), strict=True))
+            suspicion = np.array([of_item.get(item, 0.0) for item in items.tolist()])
         suspicion[moved[:, 0]] = 1.0
         share = float(np.mean(suspicion > 0))
         if share > _MOST_WRONG:
@@ -260,7 +277,7 @@ def check_pairing(
         share_wrong=share,
         decided=state != "cannot tell",
         looks_paired=paired,
-        suspects=tuple(names[rows].tolist()),
+        suspects=tuple(id_texts([names[row] for row in rows.tolist()]).tolist()),
         suspect_probability=tuple(float(p) for p in suspicion[rows]),
         state=state,
         steps=tuple(steps),
@@ -269,16 +286,16 @@ def check_pairing(
     )
 
 
-def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
-    """Return labels (n,) of pairs, equal for pairs that are alike, and equal for copies only, and the numbers of
-    distinct items of each side and of pairs.
+def _count_items(
+    source: _CenteredRows, target: _CenteredRows, rows: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
+    """Return labels (m,) of pairs, equal for pairs that are alike, and equal for copies only, and the numbers of
+    distinct items of each side and of pairs in a file of n, of which some ``rows`` are compared with each other.
 
     Pairs are alike if both rows are nearer than ``_NEAR`` of the root mean square distance of two rows, and copies if
     they are nearer than ``_COPY``. Of rows that are not compared, equal ones are copies. The numbers are those that
     would show as many items among the rows compared.
     """
-    n = len(source.rows)
-    rows = sample_rows(n)
     alike, copies = [], []
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
@@ -289,8 +306,8 @@ def _count_items(source: _CenteredRows, target: _CenteredRows) -> tuple[np.ndarr
         alike.append(apart <= near * _NEAR / _COPY)
         copies.append(apart <= near)
     counts = [len(np.unique(_leaders(each))) for each in (*copies, copies[0] & copies[1])]
-    equal = np.arange(n)
-    if n > len(rows):
+    equal = np.arange(len(source.rows))
+    if len(equal) > len(rows):
         sides = [equal_rows(side.rows) for side in (source, target)]
         first, inverse = np.unique(np.column_stack(sides), axis=0, return_index=True, return_inverse=True)[1:]
         equal = first[inverse.reshape(-1)]
@@ -364,14 +381,16 @@ class _CenteredRows:
 
     rows: np.ndarray
     rest: np.ndarray
-    d: int
+    mean: np.ndarray
+    basis: np.ndarray
 
     @classmethod
     def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
-        centered = Z - Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
+        mean = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
+        centered = Z - mean
         n, d = Z.shape
         if d <= _WIDTH:
-            return cls(centered, np.zeros(n), d)
+            return cls(centered, np.zeros(n), mean, np.eye(d, dtype=Z.dtype))
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(sample) > _WIDTH:
             # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
@@ -380,7 +399,7 @@ class _CenteredRows:
         basis = np.linalg.qr(sample.T)[0]
         rows = centered @ basis
         rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
-        return cls(rows, np.maximum(rest, 0).astype(np.float64), d)
+        return cls(rows, np.maximum(rest, 0).astype(np.float64), mean, basis)
 
     @property
     def directions(self) -> np.ndarray:
@@ -395,8 +414,9 @@ class _CenteredRows:
         gram = sample @ sample.T
         inner = float(np.einsum("ij,ij->", gram, gram) - np.square(np.diag(gram)).sum()) / (n * (n - 1))
         total = float((np.diag(gram) + self.rest[:n]).mean())
-        excess = inner / max(total**2, 1e-300) - 1 / self.d
-        return excess if excess > 8 / (self.d * n) + 2 / n**2 else 0.0
+        d = len(self.mean)
+        excess = inner / max(total**2, 1e-300) - 1 / d
+        return excess if excess > 8 / (d * n) + 2 / n**2 else 0.0
 
 
 class _HeldOut(NamedTuple):
@@ -475,7 +495,7 @@ def _would_detect(
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
     for side in (source, target):
         mixed = link * side.rows + np.sqrt(1 - link**2) * side.rows[rng.permutation(len(side.rows))]
-        if _held_out(_CenteredRows(mixed, side.rest, side.d), side, parts, permutations, rng).p_value > level:
+        if _held_out(replace(side, rows=mixed), side, parts, permutations, rng).p_value > level:
             return False
     return True
 
@@ -501,7 +521,7 @@ _MOST = 5.0
 _CLEAR, _AS_RANDOM = 4.0, 1.0
 
 
-def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def find_wrong_pairs(agreement: Agreement | _ManyPairs) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of pairs that look wrong, most suspicious first, and the probability of each.
 
     *Exchanged* partners: the assignment that gains most by the log likelihood ratio of "true pair" to "random pair",
@@ -509,7 +529,6 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
     the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
     of the lower quartile, and about 0 with spread 1.
     """
-    agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
     probability = np.maximum(_own_probability(evidence), _exchanged(agreement))
     rows = np.flatnonzero(probability > 0)
@@ -523,7 +542,7 @@ class Agreement:
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
-        (self.x, x_variance), (self.y, y_variance) = whiten(X), whiten(Y)
+        (self.x, x_variance, _), (self.y, y_variance, _) = whiten(X), whiten(Y)
         self.n = n = len(X)
         self.x_own, self.y_own = (np.einsum("ij,ij->i", z, z) for z in (self.x, self.y))
         self.x_size, self.y_size = _sizes(self.x, self.x_own, x_variance), _sizes(self.y, self.y_own, y_variance)
@@ -562,6 +581,36 @@ class Agreement:
         return inner
 
 
+class _ManyPairs:
+    """``Agreement`` of many pairs (n, d) and (n, e), by the leading directions in which a sample of them agrees."""
+
+    def __init__(self, A: np.ndarray, B: np.ndarray, source: _CenteredRows, target: _CenteredRows) -> None:
+        self.n = len(A)
+        (x, _, into_x), (y, _, into_y) = whiten(source.directions), whiten(target.directions)
+        U, s, Vt = np.linalg.svd(x.T @ y, full_matrices=False)
+        x, y = (
+            _along(rows, side, into @ (turn * np.sqrt(s))[:, :_LEADING])
+            for rows, side, into, turn in ((A, source, into_x, U), (B, target, into_y, Vt.T))
+        )
+        # Scaled by what each row reaches with rows of the other side by chance.
+        row, column = (np.einsum("ij,ij->i", z @ (other.T @ other), z) / self.n for z, other in ((x, y), (y, x)))
+        self.x, self.y = (z / np.maximum(variance, 1e-24)[:, None] ** 0.25 for z, variance in ((x, row), (y, column)))
+        self.evidence = np.einsum("ij,ij->i", self.x, self.y).astype(np.float64)
+
+    def among(self, rows: np.ndarray) -> np.ndarray:
+        """Return the evidence for each source row with each target row, square."""
+        return np.asarray(self.x[rows] @ self.y[rows].T, np.float64)
+
+
+def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarray:
+    """Return the directions of rows from the mean of a side, turned from its coordinates."""
+    turn = (side.basis @ turn).astype(rows.dtype)
+    along = np.empty((len(rows), turn.shape[1]), np.float32)
+    for part in blocks(len(rows), rows.itemsize * rows.shape[1]):
+        along[part] = _directions(rows[part] - side.mean) @ turn
+    return along - along.mean(axis=0, dtype=np.float64).astype(np.float32)
+
+
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the norm of each row of the Gram matrix about its mean, without the diagonal."""
     squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
@@ -583,7 +632,7 @@ def _spread(raw: float, n: int) -> float:
     return float(np.sqrt((n * raw**2 + _PRIOR_ROWS) / (n + _PRIOR_ROWS)))
 
 
-def _exchanged(agreement: Agreement) -> np.ndarray:
+def _exchanged(agreement: Agreement | _ManyPairs) -> np.ndarray:
     """Return the probability that each pair is one of several whose partners were exchanged."""
     evidence, n = agreement.evidence, agreement.n
     center = np.median(evidence)

@@ -19,6 +19,9 @@ _WINDOW, _FURTHER = 50, 12
 #: Rows compared, in this many stretches of the file if it has more.
 _ROWS, _STRETCHES = 2000, 8
 
+#: Largest number of pairings that are tried from one start, each by maps fitted on the last.
+_SEARCH = 8
+
 #: Coordinates by which lags are chosen to be tried.
 _WIDTH = 48
 
@@ -53,16 +56,29 @@ class Step(NamedTuple):
     step: int
 
 
-def sample_rows(n: int) -> np.ndarray:
-    """Return the rows of a file that are compared: all, or stretches spread evenly over it."""
+def sample_rows(n: int, evidence: np.ndarray | None = None) -> np.ndarray:
+    """Return the rows of a file that are compared: all, or stretches spread evenly over it. With the ``evidence`` for
+    each pair (n,), one is where this is far less than elsewhere, so that no run of wrong pairs is between them.
+    """
     if n <= _ROWS:
         return np.arange(n)
-    starts = np.linspace(0, n - _ROWS // _STRETCHES, _STRETCHES).astype(int)
-    return np.asarray((starts[:, None] + np.arange(_ROWS // _STRETCHES)).ravel())
+    length = _ROWS // _STRETCHES
+    starts = np.linspace(0, n - length, _STRETCHES).astype(int)
+    if evidence is not None:
+        total = np.cumsum(evidence)
+        run = total[length:] - total[:-length]
+        low, middle = np.quantile(run, (0.25, 0.5))
+        worst = int(np.argmin(run)) + 1
+        if run[worst - 1] < middle - 6 * (middle - low):  # four standard deviations
+            starts[np.argmin(np.abs(starts - worst))] = worst
+    return np.unique(starts[:, None] + np.arange(length))
 
 
-def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list[Step], np.ndarray, bool]:
-    """Return the right pairing of centered rows X (n, d) and Y (n, e), if it is another than the given one.
+def find_partners(
+    X: np.ndarray, Y: np.ndarray, items: np.ndarray, rows: np.ndarray
+) -> tuple[list[Step], np.ndarray, bool]:
+    """Return the right pairing of centered ``rows`` of two files, X (n, d) and Y (n, e), if it is another than the
+    given one.
 
     The result is a list of steps if the files are out of step, or the pairs (m, 2) of rows whose partners were
     exchanged, or neither; and whether nothing speaks against the given pairing: rows resemble their partners more than
@@ -70,20 +86,26 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
 
     Notes
     -----
-    Rotations are fitted on the given pairs, and on those of the lag or the reversal at which the sides are most alike.
+    Rotations are fitted on the given pairs, on those of the lag or the reversal at which the sides are most alike, and,
+    unless the map of the given pairs agrees with them, on each half of the file.
     The best sequence of lags and reversals (by dynamic programming), and else the best exchange of partners (by
     assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
     given pairing by the other coordinates, whose noise is uncorrelated with these.
     """
-    rows = sample_rows(len(X))
-    A, B = whiten(X[rows])[0], whiten(Y[rows])[0]
-    own, items = np.arange(len(rows)), items[rows]
+    A, B = whiten(X)[0], whiten(Y)[0]
+    own = np.arange(len(rows))
     given = _evidence(A, B, own)
     states, starts = _likely(A, B)
-    best, found, doubt = -np.inf, None, 1.0
-    for start in starts:
-        path = np.tile(start, (len(rows), 1))
-        for step in range(4):
+    best, found, doubt, steady = -np.inf, None, 1.0, False
+    for k, start in enumerate([*starts, *np.array_split(own, 2)]):
+        if k < len(starts):
+            path = np.tile(start, (len(rows), 1))
+        elif steady or found is not None:
+            break
+        else:  # a map of all pairs fits those out of step too; a half of the file may have none
+            table = _evidence(A, B, np.where((own >= start[0]) & (own <= start[-1]), own, -1))
+            path = _best_path(table[0], np.concatenate([states, _runs(table[0])]))
+        for step in range(_SEARCH):
             partner = _partners(path)
             table = given if (partner == own).all() else (given + _evidence(A, B, partner)) / 2
             value = np.where(partner < 0, 0.0, table[0][own, partner]).sum() - _CHANGE * len(_begins(path))
@@ -92,24 +114,26 @@ def find_partners(X: np.ndarray, Y: np.ndarray, items: np.ndarray) -> tuple[list
             if value > best and chance < _LEVEL and _holds(A, B, partner, items):
                 best, found = value, path
             more = _runs(table[0]) if step == 0 else np.empty((0, 2), int)
-            tried = np.concatenate([states, more])
-            new = tried[_best_path(table[0], tried)]
-            if step == 3 or (new == path).all():
+            last, path = path, _best_path(table[0], np.concatenate([states, more]))
+            if (path == last).all():
+                steady |= k == step == 0
                 break
-            path = new
     if found is not None:
         return _steps(found, rows), np.empty((0, 2), int), False
     moved = _exchanges(A, B, given, items, rows)
     return [], moved, doubt > _DOUBT and _nearest(given, items)
 
 
-def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return principal coordinates of about the same variance, the leading ones first, and the squared norm of each."""
+def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return principal coordinates of about the same variance, the leading ones first, the squared norm of each, and
+    the matrix that gives them of centered rows.
+    """
     Z = Z - Z.mean(axis=0)
     values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values[::-1], 0)
     shrunk = values + (_RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1]) or 1.0)
-    return Z @ (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
+    into = (vectors[:, ::-1] / np.sqrt(shrunk)).astype(Z.dtype)
+    return Z @ into, (values / shrunk).astype(Z.dtype), into
 
 
 def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -237,7 +261,7 @@ def _begins(path: np.ndarray) -> np.ndarray:
 
 
 def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Return the states (m,) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
+    """Return the states (m, 2) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
     m, count = len(table), len(states)
     columns = states[:, 0] + states[:, 1] * np.arange(m)[:, None]
     inside = (columns >= 0) & (columns < m)
@@ -255,7 +279,7 @@ def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
     for i in reversed(range(m)):
         path[i] = state
         state = int(came_from[i, state])
-    return path
+    return np.asarray(states[path])
 
 
 def _steps(path: np.ndarray, rows: np.ndarray) -> list[Step]:

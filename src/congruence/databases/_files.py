@@ -259,7 +259,7 @@ class FileDatabase(base.Database):
                 if result is not None:
                     self._invalidate_built()
                     which, vectors = result
-                    new.write(numbers[which], vectors)
+                    new.write(numbers[which], self.as_stored(vectors))
         self.flush()
         return []
 
@@ -403,7 +403,7 @@ class FileDatabase(base.Database):
         new, rows = self._new_vectors(), self._rows_of(ids)
         self._call(self._invalidate_built)
         known = rows >= 0
-        self._call(new.write, rows[known], None if vectors is None else vectors[known])
+        self._call(new.write, rows[known], None if vectors is None else self.as_stored(vectors[known]))
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""

@@ -15,8 +15,9 @@ from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage, VectorSide
 from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
+from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
-from congruence.io.faiss_file import StoredVectors, describe_index, read_index
+from congruence.io.faiss_file import StoredVectors, read_index
 
 if TYPE_CHECKING:
     import faiss
@@ -26,7 +27,7 @@ _TRAIN, _LEAST_TRAIN = 256, 39
 
 
 class Faiss(FileDatabase):
-    """An index of exact vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
+    """An index of exact, half-precision or unit vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
 
     ``modality_column`` is a file with one entry per row, in the order in which rows were added; inverted files keep no
     order. The index is in memory, as FAISS requires; while the new one is built, both are. An inverted file gets new
@@ -34,7 +35,7 @@ class Faiss(FileDatabase):
     """
 
     kind = "faiss"
-    capabilities = replace(FILES, searches=True, element_types=("float32",))
+    capabilities = replace(FILES, searches=True)
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("faiss",))
@@ -44,11 +45,9 @@ class Faiss(FileDatabase):
         _, modality = self._remember(None, modality)
         self._open_rows()
         if modality is not None:
-            if describe_index(self._stored.inner, "").startswith("IVF"):
-                raise ParameterError(
-                    f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows.",
-                    "Pass `modality=…` for all rows.",
-                )
+            if self._stored.by_lists:
+                problem = f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows."
+                raise ParameterError(problem, "Pass `modality=…` for all rows.")
             self._beside = {"modality_column": read_labels(modality)}
             self._check_at_first()
 
@@ -57,6 +56,7 @@ class Faiss(FileDatabase):
         self._index = read_index(self._original)
         self._stored = StoredVectors(self._index, self._subject)
         self.n, self.dim = self._stored.n, self._stored.dim
+        self.capabilities = replace(FILES, searches=True, element_types=(self._stored.dtype.name,))
         if not self.n and self._place.record() is None:  # else others have emptied it
             raise ShapeError(f"The index {self._subject} is empty.", "Check the path.")
 
@@ -65,8 +65,9 @@ class Faiss(FileDatabase):
             place=self._subject,
             rows=self.n,
             dim=self.dim,
-            distance="l2" if self._stored.inner.metric_type == 1 else "dot",
-            index=describe_index(self._stored.inner, self._stored.id_map),
+            distance="cosine" if self._stored.unit else "l2" if self._stored.inner.metric_type == 1 else "dot",
+            element_type=self._stored.dtype.name,
+            index=self._stored.describe(),
             id_type="int",
         )
 
@@ -81,8 +82,12 @@ class Faiss(FileDatabase):
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
         # Ids and graph are as large as in the old index.
-        others = self._place.path.stat().st_size - self.n * self.dim * 4
-        return 2 * self.n * dim * 4 + max(others, 0)
+        size = self._stored.dtype.itemsize
+        others = self._place.path.stat().st_size - self.n * self.dim * size
+        return 2 * self.n * dim * size + max(others, 0)
+
+    def as_stored(self, vectors: np.ndarray) -> np.ndarray:
+        return normalize_rows(vectors) if self._stored.unit else vectors
 
     def _build(self, new: RowVectors) -> None:
         def blocks(size: int) -> Iterator[np.ndarray]:
@@ -96,7 +101,7 @@ class Faiss(FileDatabase):
         self._new_index = None
 
     def _describe_index(self) -> str:
-        return describe_index(self._stored.inner, self._stored.id_map)
+        return self._stored.describe()
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         switched = self._stage is Stage.SWITCHED
@@ -116,12 +121,16 @@ def write_index(index: faiss.Index, path: Path) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
+def _inner(index: faiss.Index) -> faiss.Index:
+    """Return an index without its id map and what is done to vectors before they are added."""
+    faiss = require("faiss", extra="faiss")
+    index = faiss.downcast_index(index)
+    return index if not isinstance(index, (faiss.IndexIDMap, faiss.IndexPreTransform)) else _inner(index.index)
+
+
 def _search_parameters(index: faiss.Index) -> Any:
     """Return None, or parameters to search all lists of an inverted file whose few rows tell nothing of its lists."""
-    faiss = require("faiss", extra="faiss")
-    inner = faiss.downcast_index(index)
-    if isinstance(inner, faiss.IndexIDMap):
-        inner = faiss.downcast_index(inner.index)
+    faiss, inner = require("faiss", extra="faiss"), _inner(index)
     if not isinstance(inner, faiss.IndexIVF) or inner.ntotal >= _LEAST_TRAIN * inner.nlist:
         return None
     return faiss.SearchParametersIVF(nprobe=inner.nlist)
@@ -131,51 +140,32 @@ def index_like(
     stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
 ) -> faiss.Index:
     """Build an index of the same kind and parameters over other vectors, given by position in blocks of ``size``."""
-    faiss = require("faiss", extra="faiss")
-    new = _empty_like(stored.inner, dim)
-    new.metric_arg, new.verbose = stored.inner.metric_arg, False
-    if not new.is_trained:
+    faiss, old = require("faiss", extra="faiss"), stored.inner
+    whole = faiss.index_factory(dim, stored.factory, old.metric_type)
+    new, start = _inner(whole), 0
+    if hasattr(new, "hnsw"):
+        new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+    if stored.by_lists:
+        kinds = [type(faiss.downcast_index(one.quantizer)) for one in (old, new)]
+        if kinds[0] is not kinds[1] and not issubclass(kinds[0], faiss.IndexFlat):
+            problem = f"The inverted file has a quantizer of {kinds[0].__name__}, which is neither flat nor HNSW."
+            raise DatabaseError(problem, "Migrate the vectors it was built from.")
+        new.nprobe = old.nprobe
+        for name in ("niter", "seed", "spherical"):
+            setattr(new.cp, name, getattr(old.cp, name))
         # Each inverted list holds similar rows, so taking every step-th row samples all lists.
         step = max(1, stored.n // (_TRAIN * new.nlist))
-        rows, start = [], 0
+        rows = []
         for block in blocks(size):
             rows.append(block[-start % step :: step])
             start += len(block)
         sample = np.concatenate(rows)
-        new.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
-    whole = getattr(faiss, stored.id_map)(new) if stored.id_map else new
-    by_id, start = bool(stored.id_map) or isinstance(new, faiss.IndexIVFFlat), 0
+        whole.train(np.resize(sample, (max(len(sample), new.nlist), dim)))  # FAISS needs a row for each list
+        start = 0
     for block in blocks(size):
-        if by_id:
-            whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
-        else:
-            whole.add(block)
+        ids = [np.ascontiguousarray(stored.ids[start : start + len(block)])] if stored.has_ids else []
+        (whole.add_with_ids if ids else whole.add)(block, *ids)
         start += len(block)
-    if stored.id_map:
-        whole.own_fields = True
-        new.this.disown()
-    elif isinstance(new, faiss.IndexIVFFlat):
-        new.set_direct_map_type(stored.inner.direct_map.type)
+    if stored.by_lists:
+        new.set_direct_map_type(old.direct_map.type)
     return whole
-
-
-def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
-    faiss = require("faiss", extra="faiss")
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexHNSWFlat):
-        new = faiss.IndexHNSWFlat(dim, int(index.hnsw.nb_neighbors(1)), index.metric_type)
-        new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
-        return new
-    if isinstance(index, faiss.IndexIVFFlat):
-        quantizer = _empty_like(index.quantizer, dim)
-        new = faiss.IndexIVFFlat(quantizer, dim, index.nlist, index.metric_type)
-        new.nprobe, new.own_fields = index.nprobe, True
-        quantizer.this.disown()
-        new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
-        return new
-    if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
-        return faiss.IndexFlat(dim, index.metric_type) if type(index) is faiss.IndexFlat else type(index)(dim)
-    raise DatabaseError(
-        f"The inverted file has a quantizer of {type(index).__name__}, which is neither flat nor HNSW.",
-        "Migrate the vectors it was built from.",
-    )

@@ -37,6 +37,7 @@ class Translation(PlainData):
     rates (the share of irrelevant pairs above the threshold) and recall (of relevant pairs; None if none is known) are
     measured on queries that the translation was not fitted on: with the old model, with mapped vectors and the old
     threshold (``_unchanged``), and with mapped vectors and ``value``, whose 95 % interval is from resampled queries.
+    ``unmapped`` is the same for vectors that are left as they are, where the widths agree.
     """
 
     threshold: float
@@ -49,11 +50,20 @@ class Translation(PlainData):
     recall_unchanged: float | None
     recall: float | None
     recall_interval: tuple[float, float] | None
+    unmapped: Translation | None = None
+
+    @property
+    def leave(self) -> bool:
+        """Whether unmapped vectors find more at this rate of false positives: the intervals of recall are apart."""
+        mapped, left = self.recall_interval, None if self.unmapped is None else self.unmapped.recall_interval
+        return mapped is not None and left is not None and left[0] > mapped[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A monotone translation of scores, with its error rates: ``table`` (12, points) has the rows ``COLUMNS``."""
+    """A monotone translation of scores, with its error rates: ``table`` (12, points) has the rows ``COLUMNS``, and
+    (24, points) the same twice, for mapped and for unmapped vectors.
+    """
 
     table: np.ndarray
     n_queries: int
@@ -66,24 +76,19 @@ class Thresholds:
             raise ParameterError(argument="threshold", got=threshold, expected="a number", fix="Pass `threshold=0.28`.")
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
-            raise ParameterError(
-                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
-                "Pass a `threshold=…` of this range.",
-            )
-        at = [float(np.interp(threshold, old, row)) for row in self.table]
-        fpr = at[2], at[3], at[4], (at[5], at[6])
-        recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
-        return Translation(float(threshold), at[1], *fpr, *recall)
+            problem = f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}."
+            raise ParameterError(problem, "Pass a `threshold=…` of this range.")
+        found: Translation | None = None
+        for table in reversed(self._tables()):
+            _, value, *at = (float(np.interp(threshold, old, row)) for row in table)
+            recall = (*at[5:8], (at[8], at[9])) if self.n_relevant else (None, None, None, None)
+            rates: Any = (*at[:3], (at[3], at[4]), *recall, found)
+            found = Translation(float(threshold), value, *rates)
+        assert found is not None
+        return found
 
-    @property
-    def lowest(self) -> float:
-        """The lowest threshold of the old model that can be translated."""
-        return float(self.table[0, 0])
-
-    @property
-    def highest(self) -> float:
-        """The highest threshold of the old model that can be translated."""
-        return float(self.table[0, -1])
+    def _tables(self) -> list[np.ndarray]:
+        return np.split(self.table, len(self.table) // len(COLUMNS))
 
     def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
         """Translate the thresholds at which the old model has these false-positive rates, as far as there are such."""
@@ -92,7 +97,7 @@ class Thresholds:
 
     def describe(self) -> dict[str, float]:
         """Return the counts, and the range of thresholds that can be translated, as plain data."""
-        return {**self.facts(), "lowest": self.lowest, "highest": self.highest}
+        return {**self.facts(), "lowest": float(self.table[0, 0]), "highest": float(self.table[0, -1])}
 
     def facts(self) -> dict[str, int]:
         """Return the facts that are saved with the table."""
@@ -104,13 +109,16 @@ class Thresholds:
         counts = [facts[name] for name in ("n_queries", "n_pairs", "n_relevant")]
         if set(facts) != {"n_queries", "n_pairs", "n_relevant"} or any(type(n) is not int or n < 0 for n in counts):
             raise TypeError("invalid counts of queries or pairs")
-        if table.ndim != 2 or table.shape[0] != len(COLUMNS) or table.shape[1] < 2 or table.dtype != np.float64:
+        forms = (len(COLUMNS), 2 * len(COLUMNS))
+        if table.ndim != 2 or table.shape[0] not in forms or table.shape[1] < 2 or table.dtype != np.float64:
             raise ValueError("a table of thresholds of another form")
-        if not (np.diff(table[0]) > 0).all() or not (np.diff(table[1]) >= 0).all() or not np.isfinite(table[:2]).all():
-            raise ValueError("thresholds that are not monotone")
-        if not ((table[2:] >= 0) & (table[2:] <= 1)).all():
-            raise ValueError("rates outside 0 to 1")
-        return cls(table, *counts)
+        fitted = cls(table, *counts)
+        for old, new, *rates in fitted._tables():
+            if not np.isfinite([old, new]).all() or not ((np.diff(old) > 0) & (np.diff(new) >= 0)).all():
+                raise ValueError("thresholds that are not monotone")
+            if not (np.isfinite(rates).all() and 0 <= np.min(rates) <= np.max(rates) <= 1):
+                raise ValueError("rates outside 0 to 1")
+        return fitted
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +168,7 @@ def fit_thresholds(
         side.sort(axis=1)
     n_irrelevant = np.array([int(np.count_nonzero(row > -2)) for row in scores[0]])
     true = [
-        [_cosines(side[q], gallery[rows]) for q, rows in enumerate(relevant)]
+        [np.sort(normalize_rows(gallery[rows]) @ side[q]) for q, rows in enumerate(relevant)]
         for side, gallery in zip(sides, (old[1], new[1]), strict=True)
     ]
     n_relevant = np.array([len(rows) for rows in relevant])
@@ -169,26 +177,24 @@ def fit_thresholds(
     if len(points) < 2:
         raise ParameterError(f"All {len(pooled[0])} irrelevant pairs have one score.", "Pass other `queries=…`.")
     fold_of = np.arange(len(order)) % folds  # the order is random already
-    counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}
-    hits = {name: np.zeros((len(order), len(points))) for name in counts}
+    passed = np.zeros((2, 3, len(order), len(points)))  # irrelevant and relevant pairs: old, unchanged, new
     for fold in range(folds):
         training = fold_of != fold
         cut = np.interp(points, *match_quantiles(*(_pool(side[training]) for side in scores)))
         for q in np.flatnonzero(~training).tolist():
-            for name, side, at in (("old", 0, points), ("unchanged", 1, points), ("new", 1, cut)):
-                counts[name][q] = _above(scores[side][q], at)
-                hits[name][q] = _above(true[side][q], at)
+            for k, (side, at) in enumerate(((0, points), (1, points), (1, cut))):
+                passed[:, k, q] = [_above(pairs[side][q], at) for pairs in (scores, true)]
     weights = rng.multinomial(len(order), np.full(len(order), 1 / len(order)), size=RESAMPLES).astype(np.float64)
 
-    def rates(above: dict[str, np.ndarray], total: np.ndarray) -> list[np.ndarray]:
+    def rates(above: np.ndarray, total: np.ndarray) -> list[np.ndarray]:
         """Return the three rates at each point, and the interval of the last one."""
         if not total.sum():
             return [np.zeros(len(points))] * 5
-        plain = [above[name].sum(axis=0) / total.sum() for name in ("old", "unchanged", "new")]
-        drawn = (weights @ above["new"]) / np.maximum(weights @ total, 1)[:, None]
-        return [*plain, *_wilson(plain[-1], drawn.var(axis=0), total)]
+        plain = above.sum(axis=1) / total.sum()
+        drawn = (weights @ above[2]) / np.maximum(weights @ total, 1)[:, None]
+        return [*plain, *_wilson(plain[2], drawn.var(axis=0), total)]
 
-    table = np.stack([points, values, *rates(counts, n_irrelevant), *rates(hits, n_relevant)])
+    table = np.stack([points, values, *rates(passed[0], n_irrelevant), *rates(passed[1], n_relevant)])
     return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
 
 
@@ -208,11 +214,6 @@ def _wilson(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple
     middle = (rates + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
     return np.clip(np.minimum(middle - half, rates), 0, 1), np.clip(np.maximum(middle + half, rates), 0, 1)
-
-
-def _cosines(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the cosines of a unit query with rows, ascending."""
-    return np.sort(normalize_rows(rows) @ query) if len(rows) else np.empty(0, query.dtype)
 
 
 def _pool(scores: np.ndarray) -> np.ndarray:

@@ -106,9 +106,9 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     source = kind(path, key, column)  # type: ignore[call-arg]
     if not isinstance(column, (str, bool, type(None))):  # read already, from another file
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
-        if len(column) != source.n:
-            problem = f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row."
-            raise IdError(problem, "Pass ids of the same rows as `ids=…`.")
+    if source._ids is not None and len(source._ids) != source.n:
+        problem = f"Got {len(source._ids)} ids for {source.n} rows of {source.path}; expected one per row."
+        raise IdError(problem, "Pass ids of the same rows as `ids=…`, or `ids=False`.")
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
     return source
@@ -249,14 +249,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
     path, pattern = parse_spec(spec)
     shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
-        kinds = set(suffixes()) - {
-            "",
-            ".txt",
-            ".bin",
-            ".json",
-            ".pt",
-            ".pth",
-        }  # which are the suffixes of many other files
+        kinds = {*suffixes()} - {"", ".txt", ".bin", ".json", ".pt", ".pth"}  # suffixes of many other files
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ from congruence.errors import (
 )
 from congruence.io.reading import (
     PACKED,
+    TEXT_BYTES,
+    as_column,
     as_row_numbers,
     check_all_rows,
     check_matrix_shape,
@@ -40,6 +43,7 @@ from congruence.io.reading import (
     missing_key,
     read_exactly,
     reading,
+    refuse_key,
     scan_rows,
     stored_dtype,
     unpack,
@@ -83,6 +87,7 @@ class Source(ABC):
     listing: ClassVar[Any] = None
 
     path: str  # name of the source in messages
+    _file: str  # that is read, of those that read one
     n: int
     dim: int
     dtype: np.dtype  # of the blocks that ``scan`` yields: float16, float32 or float64
@@ -93,6 +98,17 @@ class Source(ABC):
     facts: dict[str, Any] | None = None  # what a VDF folder says of them
     _ids: pa.Array | None = None  # that are read already
     _id_column: str | None = None  # from which ids are read with the vectors
+
+    def _set_file(self, path: str | Path, key: str | None, ids: pa.Array | bool | None) -> None:
+        """Set what is known of a file that holds one array before it is read, and ids that are read already."""
+        refuse_key(key, path)
+        self.path, self._file, self.files = str(path), str(path), (Path(path),)
+        self._ids = None if isinstance(ids, bool) else ids
+        self.space = read_sidecar(Path(path))
+
+    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
+        self.dtype = stored_dtype(stored, self.path)
+        self.n, self.dim = check_matrix_shape(shape, self.path)
 
     @property
     def has_ids(self) -> bool:
@@ -225,7 +241,6 @@ class RawSource(Source):
     one, so that some of many cost no pass over the file.
     """
 
-    _file: str
     _offset: int
     _stored: np.dtype
     _lead: int = 0
@@ -315,10 +330,6 @@ class NamedArrays(Source):
         self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
         return self._key
 
-    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
-        self.dtype = stored_dtype(stored, self.path)
-        self.n, self.dim = check_matrix_shape(shape, self.path)
-
     def _set_ids(self, ids: pa.Array | bool | None, shapes: dict[str, tuple[int, ...]]) -> None:
         if ids is None and self.own_ids and (shapes.get("ids") == (self.n,) or _packed(shapes, "ids") == self.n):
             from congruence.io.ids import column_ids
@@ -347,11 +358,14 @@ class SlicedArrays(NamedArrays):
 
     @classmethod
     def _checked(cls, array: Any, path: str) -> Any:
-        """Return an array that may be read."""
+        """Return an array that may be read: any chunk of it is read whole."""
+        size = math.prod(getattr(array, "chunks", None) or (0,)) * np.dtype(array.dtype).itemsize
+        check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
         return array
 
     def _saved_space(self, array: Any) -> str | bytes:
-        return b""
+        saved = getattr(array, "attrs", {}).get(SPACE_KEY, "")
+        return saved if isinstance(saved, bytes) else str(saved)
 
     @classmethod
     def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
@@ -361,6 +375,16 @@ class SlicedArrays(NamedArrays):
     @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         return super().read_column(path, key and key.strip("/"))
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        name = f"{path}:{key}"
+        with cls._open(path) as arrays:
+            array = cls._checked(arrays[key], name)
+            check_memory(16 * math.prod(array.shape), f"the entries of {name}", "Pass a smaller array.")
+            step = max(1, TEXT_BYTES // max(1, np.dtype(array.dtype).itemsize))
+            parts = [as_column(array[start : start + step], name) for start in range(0, array.shape[0], step)]
+            return np.concatenate(parts) if parts else np.empty(0, object)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with self._open(self._file) as arrays:
@@ -511,10 +535,11 @@ class NamedSink(Sink):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._names: list[pa.Array] = []
+        self._data: Any = None
 
-    @abstractmethod
     def _put_rows(self, vectors: np.ndarray) -> None:
-        """Append rows to ``vectors``."""
+        """Append rows to ``vectors``; here ``_data``, an array that takes slices."""
+        self._data[self.rows : self.rows + len(vectors)] = vectors
 
     @abstractmethod
     def _put(self, name: str, values: np.ndarray) -> None:

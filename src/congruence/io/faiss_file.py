@@ -13,8 +13,8 @@ import pyarrow as pa
 from congruence._utils.display import short
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, DatabaseError, FileError
-from congruence.io._base import Source, read_sidecar
-from congruence.io.reading import check_matrix_shape, damaged, reading, refuse_key
+from congruence.io._base import Source
+from congruence.io.reading import damaged, reading
 
 if TYPE_CHECKING:
     import faiss
@@ -30,15 +30,11 @@ class FaissSource(Source):
     streams = False
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        refuse_key(key, path)
-        self.path, self.files, self.dtype = str(path), (Path(path),), np.dtype(np.float32)
+        self._set_file(path, key, ids)
         self._index = read_index(Path(path))
-        self._stored = StoredVectors(self._index, self.path, reading=True)
-        self.n, self.dim = check_matrix_shape((self._stored.n, self._stored.dim), self.path)
-        self.space = read_sidecar(Path(path))
-        if isinstance(ids, pa.Array):
-            self._ids = ids
-        elif ids is None and self._stored.has_ids:
+        self._stored = StoredVectors(self._index, self.path)
+        self._set_matrix((self._stored.n, self._stored.dim), np.dtype(np.float32))
+        if ids is None and self._stored.has_ids:
             self._ids = pa.array(self._stored.ids)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
@@ -64,51 +60,75 @@ def read_index(path: Path) -> faiss.Index:
 class StoredVectors:
     """Vectors of an index, by position, with the ids that a search returns.
 
-    The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
-    ``ids`` are from the id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,);
-    ``inner`` is the index without its id map, ``id_map`` the class of that map, if there is one. For ``reading`` also
-    those that keep half precision (SQfp16) or unit vectors (L2norm), which are read as they are kept.
+    The index is flat, HNSW, an inverted file of flat ones, or of half precision (SQfp16), also in an id map or behind
+    a scaling to unit norm (L2norm), each at most once; vectors are read as they are kept. ``inner`` is the index
+    without these two, ``wraps`` their names from the outside, ``IDMap``, ``IDMap2`` or ``L2norm``. ``ids`` are from the
+    id map or the inverted lists (``has_ids``), otherwise the positions, int64 of shape (n,).
     """
 
-    def __init__(self, index: faiss.Index, place: str, *, reading: bool = False) -> None:
+    def __init__(self, index: faiss.Index, place: str) -> None:
         faiss = require("faiss", extra="faiss")
-        index = faiss.downcast_index(index)
-        self.id_map, self.n, self.dim, self._place = "", int(index.ntotal), int(index.d), place
+        self._whole, index = index, faiss.downcast_index(index)  # keeps the inner index alive
+        self.n, self.dim, self._place, self.wraps = int(index.ntotal), int(index.d), place, list[str]()
         ids: np.ndarray | None = None
-        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
-            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
-            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
-            self._outer = index  # keeps the inner index alive
+        while True:
+            if isinstance(index, faiss.IndexIDMap) and ids is None:  # also true for IndexIDMap2
+                self.wraps.append("IDMap2" if isinstance(index, faiss.IndexIDMap2) else "IDMap")
+                ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            elif isinstance(index, faiss.IndexPreTransform) and not self.unit and _only_scales(index):
+                self.wraps.append("L2norm")
+            else:
+                break
             index = faiss.downcast_index(index.index)
         exact = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2, faiss.IndexHNSWFlat, faiss.IndexIVFFlat
-        if reading and isinstance(index, faiss.IndexPreTransform):
-            steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
-            if all(isinstance(step, faiss.NormalizationTransform) for step in steps):
-                self._whole, index = index, faiss.downcast_index(index.index)
-        half = reading and type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
-        self.inner = index
+        half = type(index) is faiss.IndexScalarQuantizer and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
+        self.inner, self.dtype = index, np.dtype(np.float16 if half else np.float32)
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
         if type(index) not in exact and not half:
-            raise DatabaseError(
-                f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
-                "Take the vectors it was built from (a .npy or .parquet), and build it again.",
-            )
+            problem = f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none."
+            raise DatabaseError(problem, "Take the vectors it was built from (a .npy or .parquet), and build it again.")
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
-            raise DatabaseError(
-                f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
-                "Take the vectors it was built from.",
-            )
+            problem = f"{place} has metric {index.metric_type}, neither the inner product nor L2."
+            raise DatabaseError(problem, "Take the vectors it was built from.")
         codes = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSWFlat) else index
         lists = getattr(index, "invlists", codes)  # which have a size of their own, in a damaged file
         sizes = (int(codes.d), int(codes.ntotal), int(codes.code_size), int(lists.code_size))
-        if sizes != (self.dim, self.n, *[(2 if half else 4) * self.dim] * 2):
+        if sizes != (self.dim, self.n, *[self.dtype.itemsize * self.dim] * 2) or not index.is_trained:
             raise damaged(place, f"its parts disagree on {self.n} vectors of {self.dim} numbers")
         if isinstance(index, faiss.IndexIVFFlat):
-            list_ids = self._read_lists(index)
-            ids = list_ids if ids is None else ids[list_ids]
+            listed = self._read_lists(index)
+            ids = listed if ids is None else ids[listed[(listed >= 0) & (listed < len(ids))]]
+        if ids is not None and len(ids) != self.n:
+            raise damaged(place, f"its ids are not those of {self.n} vectors")
         self.has_ids = ids is not None
         self.ids = np.arange(self.n) if ids is None else ids
+
+    @property
+    def unit(self) -> bool:
+        """Whether vectors are scaled to unit norm when they are added or searched with."""
+        return "L2norm" in self.wraps
+
+    @property
+    def by_lists(self) -> bool:
+        """Whether the index is an inverted file, which keeps no order of rows."""
+        return self._lists is not None
+
+    @property
+    def factory(self) -> str:
+        """The text from which ``faiss.index_factory`` makes an empty index of this kind."""
+        kind = "Flat" if self.dtype == np.float32 else "SQfp16"
+        if hasattr(self.inner, "hnsw"):
+            kind = f"HNSW{_links(self.inner)},Flat"
+        elif self.by_lists:
+            quantizer = require("faiss", extra="faiss").downcast_index(self.inner.quantizer)
+            graph = f"_HNSW{_links(quantizer)}" if hasattr(quantizer, "hnsw") else ""
+            kind = f"IVF{self.inner.nlist}{graph},Flat"
+        return ",".join([*self.wraps, kind])
+
+    def describe(self) -> str:
+        """Return a short description."""
+        return self.factory + (f", nprobe {self.inner.nprobe}" if self.by_lists else "")
 
     def _read_lists(self, index: faiss.Index) -> np.ndarray:
         faiss = require("faiss", extra="faiss")
@@ -137,13 +157,12 @@ class StoredVectors:
         return np.concatenate(parts)
 
 
-def describe_index(index: faiss.Index, id_map: str) -> str:
-    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
+def _links(index: faiss.Index) -> int:
+    return int(index.hnsw.nb_neighbors(1))
+
+
+def _only_scales(index: faiss.IndexPreTransform) -> bool:
+    """Return whether vectors are scaled to unit norm, and nothing else, before they are added."""
     faiss = require("faiss", extra="faiss")
-    if isinstance(index, faiss.IndexHNSWFlat):
-        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
-    elif isinstance(index, faiss.IndexIVFFlat):
-        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
-    else:
-        description = "Flat"
-    return description + (f", {id_map}" if id_map else "")
+    steps = [faiss.downcast_VectorTransform(index.chain.at(k)) for k in range(index.chain.size())]
+    return bool(steps) and all(isinstance(one, faiss.NormalizationTransform) and one.norm == 2 for one in steps)

@@ -169,9 +169,8 @@ class FolderSource(Source):
         parts, home, self.facts = layout.parts, layout.home, layout.facts
         if not parts:
             if (folder / "config.json").is_file():
-                raise ParameterError(
-                    f"{folder} is the folder of a saved map, not of vectors.", "Pass a file of vectors."
-                )
+                problem = f"{folder} is the folder of a saved map, not of vectors."
+                raise ParameterError(problem, "Pass a file of vectors.")
             under = f" under {key!r}" if key else ""
             problem = f"Got no .npy, .parquet or .arrow parts in {folder}{under}."
             raise ParameterError(problem, "Pass a file of vectors.")
@@ -362,23 +361,22 @@ def _vdf(folder: Path, key: str | None) -> Layout:
         every = [(name, one) for name, spaces in facts["indexes"].items() for one in spaces]
         indexes = {"/".join(filter(None, (name, one.get("namespace")))): (name, one) for name, one in every}
         shapes = {name: (one["exported_vector_count"], one["dimensions"]) for name, (_, one) in indexes.items()}
-        columns = {name: [str(column) for column in one["vector_columns"]] for name, (_, one) in indexes.items()}
-        places = {name: Path(str(one["data_path"])) for name, (_, one) in indexes.items()}
-        models = {name: str(one["model_name"]) for name, (_, one) in indexes.items()}
-    named = [name for name in indexes if key is None or key == name or key.startswith(f"{name}/")]
-    if not named and len(indexes) == 1:  # then the key is a column
-        named, key = [*indexes], f"{next(iter(indexes))}/{key}"
-    if not named or (key is None and len(named) > 1):
-        raise missing_key(key, folder, shapes, "index")
-    name = max(named, key=len)
-    column = key[len(name) + 1 :] if key and key != name else columns[name][0] if len(columns[name]) == 1 else None
-    for path in (places[name], Path(*places[name].parts[1:])):  # older: the folder's name first
+        named = [name for name in indexes if key is None or key == name or key.startswith(f"{name}/")]
+        if not named and len(indexes) == 1:  # then the key is a column
+            named, key = [*indexes], f"{next(iter(indexes))}/{key}"
+        if not named or (key is None and len(named) > 1):
+            raise missing_key(key, folder, shapes, "index")
+        name = max(named, key=len)
+        index, one = indexes[name]
+        columns, data, model = [*map(str, one["vector_columns"])], Path(str(one["data_path"])), str(one["model_name"])
+    column = key[len(name) + 1 :] if key and key != name else columns[0] if len(columns) == 1 else None
+    for path in (data, Path(*data.parts[1:])):  # older: the folder's name first
         place = folder / path
         if place.exists() and not place.resolve().is_relative_to(folder.resolve()):
             raise damaged(folder / VDF, f"its data path {str(path)[:200]!r} leads out of the folder")
         if parts := [place] if place.is_file() else list_parts(place) if place.is_dir() else []:
-            model = None if models[name] in ("", "None", "NOT_PROVIDED", "PLEASE_FILL_IN") else models[name]
+            known = None if model in ("", "None", "NOT_PROVIDED", "PLEASE_FILL_IN") else model
             ids = facts.get("id_column")
-            kept = facts | {"indexes": {indexes[name][0]: [indexes[name][1]]}}
-            return Layout(parts, place, column, ids if isinstance(ids, str) else None, model, kept)
-    raise damaged(folder / VDF, f"no parts are at its data path {str(places[name])[:200]!r}")
+            kept = facts | {"indexes": {index: [one]}}
+            return Layout(parts, place, column, ids if isinstance(ids, str) else None, known, kept)
+    raise damaged(folder / VDF, f"no parts are at its data path {str(data)[:200]!r}")

@@ -34,7 +34,7 @@ FORMATS: dict[str, str] = {
     ".json": "congruence.io.text:JsonSource",
     ".h5": "congruence.io.hdf5:Hdf5Source",
     ".hdf5": "congruence.io.hdf5:Hdf5Source",
-    ".h5ad": "congruence.io.hdf5:H5adSource",
+    ".h5ad": "congruence.io.h5ad:H5adSource",
     ".zarr": "congruence.io.zarr_file:ZarrSource",
     ".pt": "congruence.io.pt:PtSource",
     ".pth": "congruence.io.pt:PtSource",

@@ -268,11 +268,9 @@ class Output:
         receipts, sizes = journal.receipts(), self.sizes()
         lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
         if lost or journal.pending():
-            raise StorageError(
-                f"Got {len(receipts) - len(lost)} of {len(journal.fragments)} fragments in "
-                f"{self.stage.shown}; the others were removed or changed during the run.",
-                "Run this again, and make sure that no other program writes there.",
-            )
+            got = f"{len(receipts) - len(lost)} of {len(journal.fragments)} fragments in {self.stage.shown}"
+            problem = f"Got {got}; the others were removed or changed during the run."
+            raise StorageError(problem, "Run this again, and make sure that no other program writes there.")
         if self.kind == "lance":
             self._commit(receipts, schema)
         else:

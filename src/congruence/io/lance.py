@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -39,6 +40,19 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise damaged(path, error) from None
 
 
+def _check_file(path: Path) -> None:
+    """Check where the end of a file says that its parts are: Lance would allocate what a damaged one claims."""
+    size = path.stat().st_size
+    with open(path, "rb") as stream:
+        stream.seek(max(size - 40, 0))
+        _, *starts, buffers, columns, major, minor, _ = struct.unpack("<3Q2I2H4s", stream.read().rjust(40, b"\0"))
+        for start, count in zip(starts, (columns, buffers), strict=True) if (major, minor) >= (0, 3) else ():
+            stream.seek(min(start, size))
+            parts = np.frombuffer(stream.read(min(16 * count, size)), "<u8")
+            if len(parts) < 2 * count or (parts > size).any():
+                raise damaged(path, f"parts outside of its {size} bytes")
+
+
 class LanceTable(Table):
     """Rows of a version of a Lance data set, by default the latest, or of one of its fragments."""
 
@@ -57,6 +71,10 @@ class LanceTable(Table):
                 problem = f"{path} has no fragment {number} any more, which it had when the work was planned."
                 raise CorruptFileError(problem, "Run it again from the beginning with `force=True`.")
             self._fragments = None if number is None else [rows]
+            for part in self._fragments or self._data.get_fragments():
+                for file in part.data_files():
+                    if (own := Path(self._data.uri) / "data" / file.path).is_file():  # not a remote one
+                        _check_file(own)
             self.schema, self.n, self._rows = self._data.schema, rows.count_rows(), rows
 
     @cached_property

@@ -23,14 +23,12 @@ from congruence.io._base import NamedArrays, NamedSink, RawSource, Sink, Source,
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
-    check_matrix_shape,
     damaged,
     pack,
     read_exactly,
     reading,
     refuse_key,
     scan_rows,
-    stored_dtype,
     write_all,
 )
 
@@ -112,17 +110,13 @@ class NpySource(RawSource):
     sink, read_column = NpySink, staticmethod(read_npy_column)
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        self.path, self._file, self.files = str(path), str(path), (Path(path),)
-        refuse_key(key, path)
-        self._ids = None if isinstance(ids, bool) else ids
+        self._set_file(path, key, ids)
         with reading(path), open(path, "rb") as stream:
             shape, self.fortran, self._stored = _read_header(stream, self.path)
             self._offset = stream.tell()
             size = os.fstat(stream.fileno()).st_size
-        self.dtype = stored_dtype(self._stored, self.path)
-        self.n, self.dim = check_matrix_shape(shape, self.path)
+        self._set_matrix(shape, self._stored)
         _check_size(shape, self._stored, size - self._offset, self.path)
-        self.space = read_sidecar(Path(path))
 
     @property
     def stored(self) -> np.dtype:
@@ -207,7 +201,6 @@ class NpzSource(NamedArrays):
 
     @classmethod
     def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays in a file by name."""
         shapes = {}
         with _open_npz(path) as archive:
             for name in archive.namelist():
@@ -218,7 +211,6 @@ class NpzSource(NamedArrays):
 
     @classmethod
     def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        """Read a one-dimensional array: numbers, or texts in an object array."""
         with _open_npz(path) as archive, archive.open(f"{key}.npy") as member:
             return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
 

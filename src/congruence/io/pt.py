@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.errors import CorruptFileError, DtypeError
+from congruence.errors import CorruptFileError
 from congruence.io._base import SlicedArrays
-from congruence.io.reading import as_column, reading
+from congruence.io.reading import reading
 
 #: Exceptions that torch raises for damaged files.
 _DAMAGE = (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError)
@@ -44,44 +44,28 @@ class PtSource(SlicedArrays):
             except pickle.UnpicklingError as error:
                 kind = re.search(r"GLOBAL (\S+)", str(error))
                 what = f"holds {kind[1]}" if kind else "is damaged, or no file of tensors"
-                raise CorruptFileError(
-                    f"The file {path} {what}; only tensors, lists and dictionaries are loaded, never code.",
-                    "Save the tensors alone: torch.save({'vectors': tensor, 'ids': list_of_texts}, path).",
-                ) from None
+                problem = f"The file {path} {what}; only tensors, lists and dictionaries are loaded, never code."
+                fix = "Save the tensors alone: torch.save({'vectors': tensor, 'ids': list_of_texts}, path)."
+                raise CorruptFileError(problem, fix) from None
             yield dict(_parts(found, "", 0, torch))
-
-    @classmethod
-    def _checked(cls, array: Any, path: str) -> Any:
-        if isinstance(array, _Tensor) and array.dtype == object:
-            raise DtypeError(f"Got dtype {array.kind} in {path}.", "Save the tensor as float32.")
-        return array
-
-    @classmethod
-    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        """Read a one-dimensional tensor of numbers, or a list."""
-        with cls._open(path) as arrays:
-            found = cls._checked(arrays[key], f"{path}:{key}")
-            return found if isinstance(found, np.ndarray) else as_column(found[:].copy(), f"{path}:{key}")
 
 
 class _Tensor:
-    """A tensor whose rows are NumPy's, bfloat16 as float32; the ``dtype`` is object if NumPy does not have it."""
+    """A tensor whose rows are NumPy's; those of a type that NumPy does not have, such as bfloat16, are float32."""
 
     def __init__(self, tensor: Any) -> None:
-        self._tensor, self.shape, self.kind = tensor, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        try:
-            self.dtype = np.dtype("float32" if self.kind == "bfloat16" else self.kind)
-        except TypeError:
-            self.dtype = np.dtype(object)
+        self._tensor, self.shape, kind = tensor, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self._known = kind in np.sctypeDict
+        self.dtype = np.dtype(kind if self._known else np.float32)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         found = self._tensor[rows]
-        return np.asarray((found.float() if self.kind == "bfloat16" else found).numpy())
+        return np.array((found if self._known else found.float()).numpy())
 
 
 def _parts(value: Any, path: str, depth: int, torch: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.is_quantized:
+        if value.layout is not torch.strided or value.is_quantized or value.is_complex():
             return
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise ValueError(f"a tensor of shape {tuple(value.shape)} in {value.untyped_storage().nbytes()} bytes")

@@ -242,6 +242,8 @@ def write_all(stream: Any, array: np.ndarray) -> None:
 def as_column(array: np.ndarray, path: str) -> np.ndarray:
     """Return an array of labels or ids: numbers unchanged, text as an object array of str."""
     kind = array.dtype.kind
+    if kind == "T" or (kind == "O" and all(isinstance(one, str) for one in array)):
+        return np.array([str(one) for one in array], object)
     if kind not in "USiufb":
         raise DtypeError(f"Got entries of type {array.dtype} in {path}.", "Save the column as text or numbers.")
     if kind not in "US":

@@ -90,7 +90,6 @@ class SafetensorsSource(RawSource, NamedArrays):
 
     @classmethod
     def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors in a file by name."""
         return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
 
     @classmethod

@@ -140,16 +140,15 @@ class TableLayout:
         self._columns, self._replaces = columns, columns is not None and column_out is None
         fields, metadata = ([], {}) if columns is None else (list(columns.schema), dict(columns.schema.metadata or {}))
         self.at = len(fields) if columns is None or column_out else columns.schema.get_field_index(columns.vector)
+        number = pa.from_numpy_dtype(dtype)
         if columns is None:
-            field = pa.field(column_out or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
+            field = pa.field(column_out or "vector", pa.list_(number, dim))
         else:
             old = _stored_field(columns.schema.field(columns.vector), dim, dtype)
-            value = (old.type.value_type if columns.multi else old.type).value_field.with_type(
-                pa.from_numpy_dtype(dtype)
-            )
+            vector = old.type.value_type if columns.multi else old.type
+            value = vector.value_field.with_type(number)
             lists = pa.large_list(value) if pa.types.is_large_list(old.type) else pa.list_(value)
-            fixed = pa.types.is_fixed_size_list(old.type.value_type if columns.multi else old.type)
-            inner = pa.list_(value, dim) if fixed else lists
+            inner = pa.list_(value, dim) if pa.types.is_fixed_size_list(vector) else lists
             field = old.with_type(_list_like(old.type, inner) if columns.multi else inner)
             if column_out:  # a field's metadata, for example its field id in an Iceberg table, is not the new field's
                 field = field.with_name(column_out).remove_metadata()
@@ -209,15 +208,13 @@ def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype
         info = json.loads(metadata[b"huggingface"])
         feature = dict(info["info"]["features"][old])
         if "shape" in feature:  # several vectors a row
-            shape = [*feature["shape"][:-1], dim]
-            info["info"]["features"][new] = {**feature, "shape": shape, "dtype": dtype.name}
-            metadata[b"huggingface"] = json.dumps(info).encode()
-            return
-        value = {**feature["feature"], "dtype": dtype.name}
+            feature |= {"shape": [*feature["shape"][:-1], dim], "dtype": dtype.name}
+        else:
+            length = -1 if feature.get("length", -1) == -1 else dim
+            feature |= {"feature": {**feature["feature"], "dtype": dtype.name}, "length": length}
     except (KeyError, TypeError, ValueError):
         return
-    length = feature.get("length", -1)
-    info["info"]["features"][new] = {**feature, "feature": value, "length": length if length == -1 else dim}
+    info["info"]["features"][new] = feature
     metadata[b"huggingface"] = json.dumps(info).encode()
 
 
@@ -392,9 +389,8 @@ class TableSource(Source):
         column = stored(piece.column(self._key))
         if (self._multi or self._element is not None) and column.null_count:
             rows = name_rows(start + np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ShapeError(
-                f"Got no vectors in row {rows} of {self.path}.", "Write an empty list, or drop these rows."
-            )
+            problem = f"Got no vectors in row {rows} of {self.path}."
+            raise ShapeError(problem, "Write an empty list, or drop these rows.")
         if self._element is not None:
             counts = column.value_lengths().to_numpy(zero_copy_only=False)
             few = np.flatnonzero(counts <= self._element)
@@ -449,9 +445,8 @@ class TableSource(Source):
             where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
             where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
             if kind == 2:
-                raise another_width(
-                    len(column[int(rows[0])]), self.dim, where, self._widths(), by_fragments=self._apart
-                )
+                width = len(column[int(rows[0])])
+                raise another_width(width, self.dim, where, self._widths(), by_fragments=self._apart)
             missing = "a missing vector" if len(rows) == 1 else f"{len(rows)} missing vectors"
             got = missing if kind == 1 else "missing numbers"
             raise ShapeError(f"Got {got} in {where}; expected {self.dim} numbers.", "Drop or re-encode these rows.")
@@ -532,11 +527,9 @@ class TableSink(Sink):
         for other in self.columns[1:]:
             if not other.schema.equals(self.columns[0].schema):
                 ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (self.columns[0], other))
-                raise ParameterError(
-                    f"Got parts with different columns for one table, {self.path}: "
-                    f"{', '.join(sorted(ours ^ theirs) or ['their order'])}.",
-                    "Write a folder of parts, which keeps the columns of each part.",
-                )
+                differ = ", ".join(sorted(ours ^ theirs) or ["their order"])
+                problem = f"Got parts with different columns for one table, {self.path}: {differ}."
+                raise ParameterError(problem, "Write a folder of parts, which keeps the columns of each part.")
         return self.columns[0] if self.columns else None
 
     def _make_schema(self) -> pa.Schema:

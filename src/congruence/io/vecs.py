@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from congruence.errors import ShapeError
-from congruence.io._base import RawSource, Sink, read_sidecar
-from congruence.io.reading import damaged, read_exactly, reading, refuse_key, stored_dtype, write_all
+from congruence.io._base import RawSource, Sink
+from congruence.io.reading import damaged, read_exactly, reading, write_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,8 +39,7 @@ class VecsSource(RawSource):
     """Rows of a file; the first letter of its suffix is the type of the numbers."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        refuse_key(key, path)
-        self.path, self._file, self.files = str(path), str(path), (Path(path),)
+        self._set_file(path, key, ids)
         self._offset: int = 0
         self._stored = _STORED[Path(path).suffix[1].lower()]
         self._lead = 4 // self._stored.itemsize
@@ -53,8 +52,7 @@ class VecsSource(RawSource):
         row = (self.dim + self._lead) * self._stored.itemsize
         if self.dim < 1 or size % row:
             raise damaged(path, f"its first row has width {self.dim}, and its {size} bytes are no whole number of rows")
-        self.n, self.dtype = size // row, stored_dtype(self._stored, self.path)
-        self._ids, self.space = None if isinstance(ids, bool) else ids, read_sidecar(Path(path))
+        self._set_matrix((size // row, self.dim), self._stored)
 
     def _converted(self, rows: np.ndarray) -> np.ndarray:
         widths = np.ascontiguousarray(rows[:, : self._lead]).view("<i4")

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES
-from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.io._base import Sink, Source, read_sidecar
+from congruence.errors import CorruptFileError, DtypeError, IdError, ShapeError
+from congruence.io._base import Sink, Source
 from congruence.io.ids import clean_ids
 from congruence.io.reading import (
     CODECS,
@@ -90,16 +90,13 @@ class TxtSource(Source):
     _head = 0  # lines before the first row
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        refuse_key(key, path)
-        self.path, self.files = str(path), (Path(path),)
-        self._ids = ids if isinstance(ids, pa.Array) else None
+        self._set_file(path, key, ids)
         self._id_column = "word" if ids is None else None
         compressed = Path(path).suffix.lower() in CODECS
         with reading(path, *TEXT_DAMAGE), open_stream(path) as stream:
             self._read_head(stream, sys.maxsize if compressed else os.path.getsize(path))
         if self.n < 1 or self.dim < 1:
             raise ShapeError(f"Got {self.n} rows of {self.dim} numbers in {path}.", "Pass a file with vectors.")
-        self.space = read_sidecar(Path(path))
 
     def _counts(self, counts: list[bytes], size: int, least: int) -> None:
         """Set the counts that a file begins with, if it has so many numbers of at least so many bytes."""
@@ -167,9 +164,7 @@ class TxtSource(Source):
     @classmethod
     def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
         """Read the lines as an object array of str."""
-        if key is not None:
-            problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
-            raise ParameterError(problem, "Pass the path alone.")
+        refuse_key(key, path)
         text = "".join(read_lines(path)).replace("\r\n", "\n").replace("\r", "\n")
         # Not splitlines(), which would also break at form feeds and Unicode's separators.
         return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.memory import check_memory
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
 from congruence.io._base import BATCH, SPACE_KEY, NamedSink, SlicedArrays, space_json
-from congruence.io.reading import as_column, damaged, reading
+from congruence.io.reading import damaged, reading
 
 #: Exceptions that Zarr raises for damaged data sets.
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError, SystemError)
@@ -41,15 +40,10 @@ class ZarrSink(NamedSink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._group = require("zarr", extra="zarr").open_group(str(temporary), mode="w")
-        shape = self.n, self.dim
-        self._data = self._group.create_array(
-            "vectors", shape=shape, dtype=self.dtype, chunks=(min(BATCH, self.n), self.dim)
-        )
+        shape, chunks = (self.n, self.dim), (min(BATCH, self.n), self.dim)
+        self._data = self._group.create_array("vectors", shape=shape, dtype=self.dtype, chunks=chunks)
         if self.space != Space():
             self._data.attrs[SPACE_KEY] = space_json(self.space)
-
-    def _put_rows(self, vectors: np.ndarray) -> None:
-        self._data[self.rows : self.rows + len(vectors)] = vectors
 
     def _put(self, name: str, values: np.ndarray) -> None:
         kind = str if values.dtype == object else values.dtype
@@ -77,7 +71,7 @@ class ZarrSource(SlicedArrays):
 
     @classmethod
     def _checked(cls, array: Any, path: str) -> Any:
-        """Return an array whose chunks fit into memory and hold no pickled objects, which would run code."""
+        """Return an array whose chunks are there and hold no pickled objects, which would run code."""
         facts = array.metadata.to_dict()
         codecs = repr([facts.get(name) for name in ("filters", "compressor", "codecs")]).lower()
         if "pickle" in codecs:
@@ -88,18 +82,4 @@ class ZarrSource(SlicedArrays):
         stored = sum(len(files) for _, _, files in os.walk(folder))
         if count > _SPARSE * stored:  # the others are made up, in any number
             raise damaged(path, f"{stored} of {count} chunks are there")
-        size = math.prod(array.chunks) * np.dtype(array.dtype).itemsize
-        check_memory(size, f"a chunk of {path}", "Write the array with smaller chunks.")
-        return array
-
-    def _saved_space(self, array: Any) -> str | bytes:
-        return str(array.attrs.get(SPACE_KEY, ""))
-
-    @classmethod
-    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
-        with cls._open(path) as arrays:
-            array = cls._checked(arrays[key], f"{path}:{key}")
-            check_memory(16 * math.prod(array.shape), f"the entries of {path}:{key}", "Pass a smaller array.")
-            found = np.asarray(array[:])
-            texts = found.dtype.kind in "OT"
-            return np.array([str(one) for one in found], object) if texts else as_column(found, f"{path}:{key}")
+        return super()._checked(array, path)

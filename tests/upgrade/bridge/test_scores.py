@@ -275,6 +275,29 @@ def test_the_same_model_needs_no_translation():
         assert found.recall is found.recall_old is found.recall_interval is None  # rows without ids
 
 
+def test_unmapped_queries_are_a_candidate_where_the_widths_agree(tmp_path):
+    rng = np.random.default_rng(0)
+    old = unit(rng.standard_normal((400, 32)))
+    ids, rows = np.arange(200, 400).astype(str), old[200:]
+    asked = unit(rows + 0.2 * unit(rng.standard_normal((200, 32))))
+    judged = {"queries_old": Embeddings(asked, ids=ids), "index": Embeddings(rows, ids=ids)}
+    near = unit(old + 0.02 * rng.standard_normal(old.shape))  # the same model by another library
+    turned = old @ np.linalg.qr(rng.standard_normal((32, 32)))[0]
+    for new, pairs, leave in ((near, 12, True), (near, 200, False), (turned, 200, False)):
+        change = np.linalg.lstsq(old, new, rcond=None)[0]
+        bridge = Bridge(OrthogonalMap(center=False).fit(new[:pairs], old[:pairs]))
+        bridge.fit_thresholds(Embeddings(unit(asked @ change), ids=ids), **judged).save(tmp_path / "saved", force=True)
+        for one in (bridge, Bridge.load(tmp_path / "saved")):
+            found = one.translate(0.5)
+            assert found.leave is leave
+            assert found.unmapped.fpr_old == found.fpr_old
+            assert found.unmapped.recall == pytest.approx(0 if new is turned else found.recall_old, abs=0.05)
+    wide = Bridge(OrthogonalMap(center=False).fit(old[:200], np.pad(old[:200], ((0, 0), (0, 4)))))
+    judged = {name: Embeddings(np.pad(one.vectors, ((0, 0), (0, 4))), ids=ids) for name, one in judged.items()}
+    found = wide.fit_thresholds(Embeddings(asked, ids=ids), **judged).translate(0.5)
+    assert (found.unmapped, found.leave) == (None, False)
+
+
 @pytest.mark.parametrize("hits", [0, 1])
 def test_rates_of_none_and_of_all_have_intervals_with_a_width(hits):
     """A threshold that no relevant pair passes, or all of them do, is no certainty."""
@@ -283,7 +306,7 @@ def test_rates_of_none_and_of_all_have_intervals_with_a_width(hits):
     queries = unit(rows + 0.01 * near) if hits else near
     judgments = Judgments([np.array([k]) for k in range(40)], [np.ones(1) for k in range(40)])
     fitted = thresholds.fit_thresholds((queries, rows), (queries, rows), judgments, folds=5, random_state=0)
-    translated = fitted.translate(fitted.highest)
+    translated = fitted.translate(fitted.describe()["highest"])
     assert translated.recall == hits
     low, high = translated.recall_interval
     assert 0.05 < high - low < 0.15  # Wilson's for 40 pairs is 0.088

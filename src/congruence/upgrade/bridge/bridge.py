@@ -397,7 +397,7 @@ class Bridge:
 
         Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
         irrelevant pairs is the same. A regression of one score on the other would shrink toward the mean and change
-        this false-positive rate (benchmarks/bench_bridge.py).
+        this false-positive rate (docs/bridge.md). Where the widths agree, the same is done for unmapped queries.
 
         Parameters
         ----------
@@ -426,9 +426,11 @@ class Bridge:
         judgments = None
         if qrels is not None or labels is not None or by_id:
             judgments = judge(asked, rows, qrels=qrels, labels=labels)
-        bridged = (self.transform(asked.vectors, modality or ours.space.modality), rows.vectors)
-        before = (old.vectors, rows.vectors)
-        self.thresholds = fit_thresholds(bridged, before, judgments, folds=folds, random_state=random_state)
+        sides = [self.transform(asked.vectors, modality or ours.space.modality)]
+        sides += [asked.vectors] if asked.dim == rows.dim else []  # as they are
+        before, how = (old.vectors, rows.vectors), {"folds": folds, "random_state": random_state}
+        mapped, *left = (fit_thresholds((side, rows.vectors), before, judgments, **how) for side in sides)
+        self.thresholds = replace(mapped, table=np.concatenate([one.table for one in (mapped, *left)]))
         return self
 
     def translate(self, threshold: float) -> Translation:
@@ -495,7 +497,7 @@ queries = bridge.transform(vectors)  # search the old index with these
             counts = (
                 f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
             )
-            facts["thresholds"] = f"from {counts}, {fitted.lowest:.4f} to {fitted.highest:.4f}"
+            facts["thresholds"] = f"from {counts}, {fitted.table[0, 0]:.4f} to {fitted.table[0, -1]:.4f}"
         facts["bridged queries"] = "unit rows" if self._unit else "as the map leaves them"
         return facts
 

@@ -130,11 +130,8 @@ class _IndexPart:
         if background is not None:
             rows = as_embeddings(background, "background").vectors
             if rows.shape[1] != self.queries.shape[1]:
-                raise ShapeError(
-                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected "
-                    f"{self.queries.shape[1]}-d.",
-                    "Pass `background=(old rows, new rows)`.",
-                )
+                problem = f"Got {rows.shape[1]}-d background rows for the {self.name} part"
+                raise ShapeError(f"{problem}; expected {self.queries.shape[1]}-d.", "Pass `background=(old, new)`.")
         elif self.rows is not None:
             rows = self.rows.vectors
             if len(rows) > BACKGROUND:
