@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -58,6 +59,7 @@ LAGS, SURE = 20, 4  # rows by which an encoder may be off that are looked at, an
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
 BUSY = 60  # seconds that a write waits while another process is at work on the migration
 TRIES = 3  # how often a row that cannot be encoded is asked for
+LAST = 200  # queries over which the agreement is estimated
 
 MODES = ("wait", "background")
 KIND = "lazy search"
@@ -97,6 +99,9 @@ class LazySearch:
         is known, encode meanwhile, and answer better the next time; ``join`` waits for it.
     items : Items, path or sequence, optional
         For an encoder: texts, or paths of images, by row; or what ``congruence.embed.open_items`` opens, by id.
+    journal : path, optional
+        Folder of the migration's journal, by default the database's own; of arrays and files, a folder that keeps what
+        is encoded, for later searches and other processes.
     known : tuple of ids and array_like, shape (m, d_new), optional
         Rows that are re-embedded already, such as the map's pairs; ``encode`` is compared with them.
     rate, limit : float and int, optional
@@ -114,7 +119,9 @@ class LazySearch:
     The correction is the posterior mean of a Gaussian process over old rows with kernel exp((cos − 1) / .15), from what
     the new model's scores of this query differ by from the map's. ``counts_`` has the rows that were ``encoded``, that
     ``failed`` (they stay mapped) or were deleted meanwhile (``skipped``), searches without an answer of the encoder
-    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue.
+    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue. ``agreement_``
+    estimates the agreement with the new model's lists, by the last queries: the overlap of what was known with what the
+    encodings then showed.
 
     Examples
     --------
@@ -165,6 +172,7 @@ class LazySearch:
         self._lock, self._encoding = threading.RLock(), threading.RLock()
         self._workers: ThreadPoolExecutor | None = None
         self._waiting: list[Future[bool]] = []
+        self._stopped, self._agreed = threading.Event(), deque[float](maxlen=LAST)
         if known is not None:
             if not isinstance(self.rows, _Array):
                 raise ParameterError("Got known rows of a migration, whose journal has them.", "Leave out `known=…`.")
@@ -176,6 +184,16 @@ class LazySearch:
     def reembedded_share_(self) -> float:
         """The share of the rows that have the new model's own vectors."""
         return self.rows.n_native / max(self.rows.n, 1)
+
+    @property
+    def agreement_(self) -> float:
+        """The mean overlap of the last queries' lists before and after their encodings; NaN if there are none."""
+        return float(np.mean(self._agreed)) if self._agreed else float("nan")
+
+    @property
+    def queued_(self) -> int:
+        """The number of searches whose rows wait to be encoded in the background."""
+        return sum(not one.done() for one in list(self._waiting))
 
     def __repr__(self) -> str:
         done = f"{self.rows.n_native:,} of {self.rows.n:,} rows re-embedded"
@@ -209,33 +227,40 @@ class LazySearch:
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
         lists = self._near(Q, k)
-        complete = False
+        complete, known = False, [one.keys[one.first(k, False)[0]].tolist() for one in lists]
         if self.mode == "wait":
-            complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
+            complete = self._rounds(lists, known, None if self.timeout is None else time.monotonic() + self.timeout)
         else:
-            while self._waiting and self._waiting[0].done():
-                self._waiting.pop(0).result()  # raises the errors of earlier searches
-            if len(self._waiting) < QUEUE:
-                self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q), None)))
-            else:
-                self.counts_["left"] += len(Q)
+            with self._lock:
+                while self._waiting and self._waiting[0].done():
+                    self._waiting.pop(0).result()  # raises the errors of earlier searches
+                if len(self._waiting) < QUEUE:
+                    self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q, k), known, None)))
+                else:
+                    self.counts_["left"] += len(Q)
         return self.rows.hits(lists, min(k, self.rows.n), complete)
 
-    def _near(self, Q: np.ndarray, k: int = 1) -> list[_List]:
+    def _near(self, Q: np.ndarray, k: int) -> list[_List]:
         with self._lock:
             lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
             self.counts_["skipped"] += self.rows.skipped
             self.rows.skipped = 0
         return lists
 
-    def _rounds(self, lists: list[_List], until: float | None) -> bool:
-        """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
+    def _rounds(self, lists: list[_List], known: list[list[Any]], until: float | None) -> bool:
+        """Encode the first rows of each list; return whether none of them was left out for want of an answer.
+
+        ``known``: the keys by what was known when the query came, to be compared with those in the end.
+        """
         for start in range(0, self.budget, ROUND):
             wanted = [one.ranked(self._tries)[1][: min(ROUND, self.budget - start)] for one in lists]
             if not sum(map(len, wanted)):
                 break
             if not self._learn(np.concatenate(wanted), lists, until):
                 return False
+        for one, before in zip(lists, known, strict=True):
+            after = one.keys[one.first(len(before), True)[0]].tolist()
+            self._agreed.append(len({*before} & {*after}) / max(len(after), 1))
         self._refit_if_grown()
         return True
 
@@ -266,6 +291,15 @@ class LazySearch:
         while self._waiting:
             self._waiting.pop(0).result()
 
+    def check(self) -> bool:
+        """Encode the rows by which the encoder is checked now, not at the first search; return whether it answers."""
+        with self._encoding, self.rows.claim():
+            return self._checked or self._check()
+
+    def stop(self) -> None:
+        """Encode nothing further: searches, and those in the background, end by what is known."""
+        self._stopped.set()
+
     def close(self) -> None:
         """Wait for the encoder, write to the database what was encoded, and close it."""
         try:
@@ -279,14 +313,16 @@ class LazySearch:
     def _obtain(self, keys: np.ndarray) -> bool:
         """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
         with self._encoding, self.rows.claim():
-            keys = self.rows.unknown(keys)
+            with self._lock:
+                keys = self.rows.unknown(keys)
             if not len(keys):
                 return True
-            if self.limit is not None and self._asked >= self.limit:
+            if self._stopped.is_set() or (self.limit is not None and self._asked >= self.limit):
                 return False
             if not self._checked and not self._check():
                 return False
-            keys = self.rows.unknown(keys)
+            with self._lock:
+                keys = self.rows.unknown(keys)
             left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
             whole, keys = len(keys) <= left, keys[:left]
             if not len(keys):
@@ -315,7 +351,8 @@ class LazySearch:
         if self.rate is not None:
             start = max(time.monotonic(), self._free)
             self._free = start + len(keys) / self.rate
-            time.sleep(max(start - time.monotonic(), 0.0))
+            if self._stopped.wait(max(start - time.monotonic(), 0.0)):
+                return None
         if (whole := self._ask(keys)) is not None:
             return whole
         out = np.full((len(keys), self.rows.dim), np.nan, np.float32)
@@ -334,7 +371,13 @@ class LazySearch:
         except Exception as error:  # whatever the caller's encoder raises
             self.error_ = error
             return None
-        return self._as_vectors(got, len(keys))
+        try:
+            return self._as_vectors(got, len(keys))
+        except ShapeError as error:
+            if not self.counts_["encoded"]:  # else it has returned the right width before
+                raise
+            self.error_ = error
+            return None
 
     def _as_vectors(self, got: Any, m: int) -> np.ndarray:
         if not hasattr(got, "shape") and any(one is None for one in got):
@@ -352,7 +395,8 @@ class LazySearch:
 
         Returns whether the encoder answers.
         """
-        keys, expected, exact = self.rows.sample(CHECKED, self._rng)
+        with self._lock:
+            keys, expected, exact = self.rows.sample(CHECKED, self._rng)
         if len(keys) < CHECKED // 2:
             self._checked = True
             return True
@@ -405,7 +449,7 @@ class LazySearch:
         while left > 0:
             expected: dict[Any, float] = {}
             for start in range(0, len(Q), GROUP):
-                lists = self._near(Q[start : start + GROUP])
+                lists = self._near(Q[start : start + GROUP], k)
                 for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
                     ranks, keys = one.ranked(self._tries)
                     for rank, key in zip(ranks.tolist(), keys.tolist(), strict=True):
@@ -530,7 +574,9 @@ class _Array:
     key_type: Any = np.intp
     skipped, waiting = 0, ()
 
-    def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
+    def __init__(
+        self, old: Embeddings, mapping: Map | None, modality: str | None, journal: str | Path | None = None
+    ) -> None:
         if mapping is None:
             raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
         if isinstance(mapping, HeadsMap):
@@ -551,6 +597,9 @@ class _Array:
         self._at = np.full(self.n, -1, np.int32)
         self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
         self._map(np.arange(self.n))
+        self.encoded = None if journal is None else EncodedRows(Path(journal), self.dim)
+        self._seen = 0  # rows of the journal that were looked at
+        self._refresh()
 
     @property
     def n_native(self) -> int:
@@ -564,9 +613,11 @@ class _Array:
     def close(self) -> None:
         """Do nothing: all is in memory."""
 
-    def claim(self) -> AbstractContextManager[None]:
-        """Keep others from encoding the same rows; nobody else has these."""
-        return nullcontext()
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep other processes from encoding the same rows meanwhile."""
+        with _alone(None if self.encoded is None else self.encoded.folder.parent):
+            yield
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
         return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
@@ -610,7 +661,8 @@ class _Array:
         return Hits(ids, np.stack([one[1] for one in found]), np.stack([one[2] for one in found]))
 
     def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded."""
+        """Return the keys of rows that are not re-embedded, by this process or another."""
+        self._refresh()
         return keys[self._at[keys] < 0]
 
     def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -645,6 +697,12 @@ class _Array:
         self.vectors[keys], self._at[keys] = vectors, np.arange(n, n + len(keys), dtype=np.int32)
         self.native = np.concatenate([self.native, keys])
         self.random = np.concatenate([self.random, np.full(len(keys), random)])
+        if self.encoded is not None and len(keys):
+            names, digests = id_texts(keys if self.texts is None else self.texts[keys]), self._digests(keys)
+            fresh = ~self.encoded.has(names.tolist(), digests)
+            if fresh.any():
+                self.encoded.add(names[fresh].tolist(), digests[fresh], vectors[fresh])
+                self._seen = len(self.encoded.rows)
 
     def refit(self) -> None:
         """Fit the map again, and map the other rows anew."""
@@ -687,14 +745,27 @@ class _Array:
         if not len(digests):
             return 0
         texts, offsets = (arrays[f"ids{part}"] for part in PACKED)
-        names = unpack(texts, offsets, "ids")
-        rows = names.astype(np.int64) if self.texts is None else id_rows(self.texts, names)
+        return self._put_back(unpack(texts, offsets, "ids"), digests, vectors, arrays["random"].astype(bool))
+
+    def _put_back(self, names: np.ndarray, digests: np.ndarray, vectors: np.ndarray, random: np.ndarray) -> int:
+        numbers = [int(name) if name.isdecimal() else -1 for name in names.tolist()] if self.texts is None else []
+        rows = np.array(numbers, np.int64) if self.texts is None else id_rows(self.texts, names)
         same = (rows >= 0) & (rows < self.n)
         same[same] = self._digests(rows[same]) == digests[same]
         for flag in (True, False):
-            some = same & (arrays["random"].astype(bool) == flag)
+            some = same & (random == flag)
             self.put(rows[some].astype(np.intp), vectors[some], random=flag)
         return int((~same).sum())
+
+    def _refresh(self) -> None:
+        """Put what another process has kept in the journal."""
+        if self.encoded is not None:
+            self.encoded.read()
+            if len(self.encoded.rows) != self._seen:
+                digests, vectors = zip(*self.encoded.rows.values(), strict=True)
+                names, of_queries = id_texts(list(self.encoded.rows)), np.zeros(len(digests), bool)
+                self._put_back(names, np.array(digests, np.uint64), unit_rows(np.stack(vectors)), of_queries)
+                self._seen = len(self.encoded.rows)
 
 
 class _Stored:
@@ -755,17 +826,8 @@ class _Stored:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Keep other processes from encoding meanwhile, and learn what they have encoded."""
-        folder = self.migration.folder / "encoding"
-        make_folder(folder)
-        with ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(locked(folder, "Another process is encoding."))
-                    break
-                except LockedError:
-                    time.sleep(0.02)
-            self._refresh()
+        """Keep other processes from encoding the same rows meanwhile."""
+        with _alone(self.migration.folder):
             yield
 
     def _known(self, keys: np.ndarray) -> np.ndarray:
@@ -843,7 +905,8 @@ class _Stored:
         return list(keys.tolist())
 
     def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded."""
+        """Return the keys of rows that are not re-embedded, by this process or another."""
+        self._refresh()
         return keys[np.isnan(self._known(keys)[:, 0])]
 
     def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -889,6 +952,20 @@ class _Stored:
     def waiting(self) -> Sequence[str]:
         """The ids of rows that are encoded and not yet written to the database."""
         return list(self._waiting.tolist())
+
+
+@contextmanager
+def _alone(journal: Path | None) -> Iterator[None]:
+    """Wait until no other process encodes for this journal, and keep others from it."""
+    with ExitStack() as stack:
+        while journal is not None:
+            try:
+                make_folder(journal / "encoding")
+                stack.enter_context(locked(journal / "encoding", "Another process is encoding."))
+                break
+            except LockedError:
+                time.sleep(0.02)
+        yield
 
 
 def _nothing(ids: list[str]) -> np.ndarray:
@@ -947,4 +1024,4 @@ def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | 
         raise ParameterError(f"{index.database.kind} files have no search of their own.", "Pass an array of vectors.")
     if isinstance(index, Database):
         raise ParameterError("Got a database without a migration.", "Migrate it first, or pass its vectors.")
-    return _Array(as_embeddings(index, "index"), mapping, modality)
+    return _Array(as_embeddings(index, "index"), mapping, modality, journal)
