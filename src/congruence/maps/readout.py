@@ -310,7 +310,7 @@ def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, tiny: float, out: np.n
         shared = float(base @ axis)
         rest, inner = squares - above * above, along - above * shared
         square = square + k * above * (2 * shared + k * above)
-        scale = np.minimum(1, LONGEST / np.sqrt(square))
+        scale = np.minimum(1, LONGEST / np.sqrt(np.maximum(square, 1e-20)))
         square = square * scale * scale
     good = (rest > max(tiny * tiny, 1e-20)) & (rest > 1e-2 * squares) & (squares < 1e20)
     with np.errstate(all="ignore"):
