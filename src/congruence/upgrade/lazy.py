@@ -46,19 +46,17 @@ from congruence.upgrade.migrate.stages import reembed
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
 from congruence.upgrade.progressive.state import STATE
+from congruence.upgrade.ranked import POOL, ROUND, RankedList
 from congruence.upgrade.transform import map_digest
 
-ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
-POOL, NEAR = 250, 50  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
+NEAR = 50  # re-embedded rows that correct the scores of a query's mapped ones
 GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
 QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
-WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
 LAGS, SURE = 20, 4  # rows by which an encoder may be off that are looked at, and standard errors that tell
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
 BUSY = 60  # seconds that a write waits while another process is at work on the migration
-TRIES = 3  # how often a row that cannot be encoded is asked for
 LAST = 200  # queries over which the agreement is estimated
 
 MODES = ("wait", "background")
@@ -242,14 +240,14 @@ class LazySearch:
                     self.counts_["left"] += len(Q)
         return self.rows.hits(lists, min(k, self.rows.n), complete)
 
-    def _near(self, Q: np.ndarray, k: int) -> list[_List]:
+    def _near(self, Q: np.ndarray, k: int) -> list[RankedList]:
         with self._lock:
             lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
             self.counts_["skipped"] += self.rows.skipped
             self.rows.skipped = 0
         return lists
 
-    def _rounds(self, lists: list[_List], known: list[list[Any]], until: float | None) -> bool:
+    def _rounds(self, lists: list[RankedList], known: list[list[Any]], until: float | None) -> bool:
         """Encode the first rows of each list; return whether none of them was left out for want of an answer.
 
         ``known``: the keys by what was known when the query came, to be compared with those in the end.
@@ -266,7 +264,7 @@ class LazySearch:
         self._refit_if_grown()
         return True
 
-    def _learn(self, keys: np.ndarray, lists: list[_List], until: float | None) -> bool:
+    def _learn(self, keys: np.ndarray, lists: list[RankedList], until: float | None) -> bool:
         """Encode rows, and give the lists their vectors; return whether the encoder can go on."""
         keys = np.array(list(dict.fromkeys(keys.tolist())), keys.dtype)
         if until is None:
@@ -513,63 +511,6 @@ class LazySearch:
         return search
 
 
-class _List:
-    """The first rows of a query's list, (c,), with the map's scores of all and the new model's of some."""
-
-    def __init__(
-        self, query: np.ndarray, keys: np.ndarray, old: np.ndarray, mapped: np.ndarray, exact: np.ndarray
-    ) -> None:
-        self.query, self.keys = query, keys
-        self.mapped = np.asarray(mapped, np.float64)
-        self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
-        old = np.asarray(old, np.float32)
-        self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
-        self._known = np.flatnonzero(np.isfinite(self.exact))  # places of the re-embedded rows, in order of arrival
-        self._kernel = np.empty((0, len(keys)), np.float32)  # (known, c)
-        self._scores = np.empty(0) if len(self._known) else self.mapped
-
-    def scores(self) -> np.ndarray:
-        """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
-        if len(self._scores) < len(self.keys):
-            near = self._old[self._known[len(self._kernel) :]] @ self._old.T
-            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
-            error = self.exact[self._known] - self.mapped[self._known]
-            level = error.mean()
-            gram = self._kernel[:, self._known]
-            gram[np.diag_indices(len(gram))] += np.float32(NOISE)
-            weights = np.linalg.solve(gram, (error - level).astype(np.float32))
-            self._scores = self.mapped + level + weights @ self._kernel
-            self._scores[self._known] = self.exact[self._known]
-        return self._scores
-
-    def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rank among all, and key, of the rows that may be encoded, by their scores."""
-        order = np.argsort(-self.scores(), kind="stable")
-        ranks = np.flatnonzero(np.isnan(self.exact)[order])
-        keys = self.keys[order[ranks]]
-        if skips:
-            open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
-            return ranks[open_], keys[open_]
-        return ranks, keys
-
-    def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
-        """Score rows by the new model's vectors of them, (m, d_new)."""
-        place = id_rows(keys, self.keys)
-        here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
-        if len(here):
-            self.exact[here] = vectors[place[here]] @ self.query
-            self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
-
-    def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
-        if complete and len(self._known) >= k:
-            best = self._known[np.argsort(-self.exact[self._known], kind="stable")[:k]]
-            return best, self.exact[best], np.ones(len(best), bool)
-        scores, has = self.scores(), np.isfinite(self.exact)
-        order = np.lexsort((-scores, ~has)) if complete else np.argsort(-scores, kind="stable")
-        return order[:k], scores[order[:k]], has[order[:k]]
-
-
 class _Array:
     """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
 
@@ -639,7 +580,7 @@ class _Array:
         """Return what ``encode`` is called with."""
         return keys if self.texts is None else self.texts[keys].tolist()
 
-    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the nearest mapped rows, and the nearest of the re-embedded ones."""
         lists = []
         for part in blocks(len(Q), 8 * self.n):
@@ -653,10 +594,10 @@ class _Array:
                 mapped = np.concatenate([self._before[self._at[top]] @ query, scores[rest]])
                 keys = np.concatenate([top, rest])
                 exact = np.concatenate([exact, np.full(len(rest), np.nan)])
-                lists.append(_List(query, keys, self.old[keys], mapped, exact))
+                lists.append(RankedList(query, keys, self.old[keys], mapped, exact))
         return lists
 
-    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+    def hits(self, lists: list[RankedList], k: int, complete: bool) -> Hits:
         """Return the first ``k`` rows of each list."""
         found = [one.first(k, complete) for one in lists]
         ids = np.stack([self.ids[one.keys[places]] for one, (places, _, _) in zip(lists, found, strict=True)])
@@ -871,7 +812,7 @@ class _Stored:
             return self.first.transform(rows, self.first.first())
         return self.plan.refit.transform(rows, self.plan.correction)
 
-    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
         self._refresh()
         migration = self.migration
@@ -888,10 +829,10 @@ class _Stored:
         for query, ids in zip(Q, lists, strict=True):
             here = id_rows(names, id_texts(ids.to_pylist()))
             here = here[here >= 0]
-            out.append(_List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
+            out.append(RankedList(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
         return out
 
-    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
+    def hits(self, lists: list[RankedList], k: int, complete: bool) -> Hits:
         """Return the first ``k`` rows of each list."""
         number = pa.types.is_integer(self._type)
         ids = np.full((len(lists), k), -1, self._type.to_pandas_dtype()) if number else np.full((len(lists), k), None)
