@@ -84,7 +84,7 @@ def test_nothing_is_encoded_twice_and_what_is_known_is_kept_and_saved(world, tmp
     other = Model(new)
     loaded = LazySearch.load(tmp_path / "lazy", old, mapping, other, limit=0)
     assert loaded.reembedded_share_ == search.reembedded_share_
-    np.testing.assert_allclose(loaded.rows.vectors, search.rows.vectors, atol=1e-6)
+    np.testing.assert_allclose(loaded.rows.vectors[model.asked], new[model.asked], atol=1e-6)
     assert loaded.search(queries[:5]).ids.shape == (5, K)
     assert not other.asked
     changed = old.copy()

@@ -50,7 +50,9 @@ def run(
     mapping = certificate.fit()
     story = move_library(sample, mapping, share=share, random_state=seed, callback=callback)
     story["certificate"] = certified(certificate)
-    return mapping, story, {key: value for key, value in story.items() if key != "examples"}
+    story["by_use"] = search_by_use(sample, mapping, story["examples"][0]["text"])
+    shown = {**story["by_use"], "steps": [{**step, "found": None} for step in story["by_use"]["steps"]]}
+    return mapping, story, {key: value for key, value in story.items() if key != "examples"} | {"by_use": shown}
 
 
 def has_lancedb() -> bool:
@@ -269,8 +271,6 @@ def _examples(
     """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
-    from congruence.report.summary import data_uri
-
     classes = sample.classes["image"]
     sizes = Counter(classes.values())
     candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
@@ -278,18 +278,53 @@ def _examples(
     harmed = sorted(candidates, key=lambda k: int(right[2, k] - right[0, k]))[: EXAMPLES // 2]
     others = [k for k in np.random.default_rng(random_state).permutation(candidates).tolist() if k not in harmed]
 
-    def photo(name: str, k: int) -> dict[str, object]:
-        picture = data_uri(sample.thumbnails.get(name))
-        return {"text": classes[name], "picture": picture, "wanted": bool(classes[name] == names[k])}
-
     examples = []
     for k in [*harmed, *others[: EXAMPLES - len(harmed)]]:
         shown = [
-            {"name": step["name"], "right": int(right[j, k]), "found": [photo(name, k) for name in hits[j][k]]}
+            {
+                "name": step["name"],
+                "right": int(right[j, k]),
+                "found": [_photo(sample, name, names[k]) for name in hits[j][k]],
+            }
             for j, step in enumerate(steps)
         ]
         examples.append({"text": str(names[k]), "harmed": k in harmed, "steps": shown})
     return examples
+
+
+def _photo(sample: Bundle, name: str, wanted: str) -> dict[str, object]:
+    from congruence.report.summary import data_uri
+
+    of_class = sample.classes["image"][name]
+    return {"text": of_class, "picture": data_uri(sample.thumbnails.get(name)), "wanted": bool(of_class == wanted)}
+
+
+def search_by_use(sample: Bundle, mapping: Map, text: str) -> dict[str, Any]:
+    """Search the mapped library for a class name by the map, again once its first search has re-embedded what it asked
+    for, and again after ten searches; return the photos found at each step, and how many the new model finds, too.
+    """
+    from congruence import LazySearch
+
+    names, new = sample.target["text"].ids.tolist(), sample.target["image"]
+    texts = dict(zip(names, sample.target["text"].vectors.astype("float32"), strict=True))
+    search = LazySearch(sample.source["image"], mapping, lambda ids: new.take(ids).vectors, check=False)
+    own = {new.ids[row] for row in (-(new.vectors.astype("float32") @ texts[text])).argsort(kind="stable")[:SHOWN]}
+    steps = []
+    for name, asked in (
+        ("by the map", []),
+        ("after its first search", [text]),
+        ("after ten searches", [other for other in names if other != text][:9]),
+    ):
+        search.limit = None
+        for other in asked:
+            search.search(texts[other], SHOWN)
+        search.limit = 0
+        found = search.search(texts[text], SHOWN).ids.tolist()
+        shown = [_photo(sample, one, text) for one in found]
+        right = sum(bool(one["wanted"]) for one in shown)
+        facts = {"same": len(own & {*found}), "encoded": search.rows.n_native, "share": search.reembedded_share_}
+        steps.append({"name": name, "right": right, "found": shown, **facts})
+    return {"text": text, "steps": steps}
 
 
 def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
@@ -305,5 +340,8 @@ def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
     print_table("the library at each step", ["", "photos nearest to their name", "first photo found is right"], rows)
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
+    by_use = result["by_use"]
+    found = (f"{one['same']} {one['name']} ({one['encoded']:,} photos encoded)" for one in by_use["steps"])
+    say(f"“{by_use['text']}” finds, of the new model's {SHOWN} first photos, {', '.join(found)}.")
     same = result["identical"] and result["same_lists"]
     print(f"Rolled back: {'bit for bit the old vectors, and the same results' if same else 'NOT the same'}.")

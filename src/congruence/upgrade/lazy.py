@@ -91,7 +91,7 @@ class LazySearch:
         Function from ids to the new model's vectors, (m, d_new), with None or a row of NaN for what cannot be encoded:
         from row numbers, (m,), of an index without ids, else from a list of ids as texts. Or an encoder of ``items``.
     budget : int, default=50
-        Largest number of rows encoded for one query.
+        Largest number of rows encoded for one query: its first ones that are not known yet.
     mode : {"wait", "background"}, default="wait"
         "wait": the answer has re-embedded rows only, as far as the budget allows. "background": answer at once by what
         is known, encode meanwhile, and answer better the next time; ``join`` waits for it.
@@ -253,7 +253,7 @@ class LazySearch:
         ``known``: the keys by what was known when the query came, to be compared with those in the end.
         """
         for start in range(0, self.budget, ROUND):
-            wanted = [one.ranked(self._tries)[1][: min(ROUND, self.budget - start)] for one in lists]
+            wanted = [one.wanted(self._tries, self.budget)[: min(ROUND, self.budget - start)] for one in lists]
             if not sum(map(len, wanted)):
                 break
             if not self._learn(np.concatenate(wanted), lists, until):

@@ -54,6 +54,11 @@ class RankedList:
             return ranks[open_], keys[open_]
         return ranks, keys
 
+    def wanted(self, skips: Mapping[Any, int], budget: int) -> np.ndarray:
+        """Return the keys of the first ``budget`` rows that may be encoded: few, if the query was asked before."""
+        ranks, keys = self.ranked(skips)
+        return keys[ranks < budget]
+
     def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
         """Score rows by the new model's vectors of them, (m, d_new)."""
         place = id_rows(keys, self.keys)
