@@ -314,6 +314,19 @@ def test_two_searches_of_one_file_share_a_folder(world, tmp_path, named):
     assert search_by(Model(new), Embeddings(changed, ids=rows.ids) if named else changed).rows.n_native == len(done) - 1
 
 
+@pytest.mark.parametrize("budget", [20, 100])
+def test_a_query_that_is_asked_again_costs_little(world, budget):
+    old, new, mapping, queries = world
+    model = Model(new)
+    search = LazySearch(old, mapping, model, budget=budget, check=False, refit=False)
+    asked = []
+    for _ in range(4):
+        search.search(queries[0])
+        asked.append(len(model.asked))
+    assert asked[0] == budget
+    assert asked[-1] <= 1.5 * budget
+
+
 def test_a_log_is_reembedded_by_expected_use(world):
     old, new, mapping, queries = world
     log, unseen = queries[:30], queries[30:]

@@ -242,7 +242,7 @@ class LazySearch:
 
     def _near(self, Q: np.ndarray, k: int) -> list[RankedList]:
         with self._lock:
-            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, self.budget, k))
             self.counts_["skipped"] += self.rows.skipped
             self.rows.skipped = 0
         return lists
