@@ -218,3 +218,27 @@ def test_bridge_search_re_embeds_a_file_and_keeps_it_in_a_folder(here, mapping, 
     assert names[3] not in [hit["id"] for hit in first["hits"]]
     again = json.loads(here(*words, *kept, "--set", "limit=0").ends(0).out)
     assert (again["encoded"], again["reembedded_share"]) == (0, first["encoded"] / len(names))
+
+
+def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth, tmp_path):
+    made = table()
+    names = [str(one) for one in images(made)]
+    new = np.stack([truth[one] for one in names]).astype(np.float32)
+    Q = unit(new[:8] + 0.05).astype(np.float32)
+    np.savez(tmp_path / "old.npz", vectors=np.stack([made.old[int(one)] for one in names]), ids=names)
+    np.savez(tmp_path / "new.npz", vectors=new, ids=names)
+    np.savez(tmp_path / "asked.npz", vectors=Q, ids=[f"q{k}" for k in range(8)])
+    first = np.argsort(-(Q @ new.T), axis=1)[:, :10]
+    lines = [f"q{k} 0 {names[row]} 1" for k, rows in enumerate(first) for row in rows]
+    (tmp_path / "qrels.txt").write_text("\n".join([*lines, "q9 0 x 1", "q0 0 gone 0"]))
+    mapping.save(tmp_path / "map")
+    words = ("bridge", "search", "map", "--queries", "asked.npz", "--index", "old.npz", "--set", "among=image")
+    judged = ("--encode", "new.npz", "--budget", 40, "--qrels", "qrels.txt")
+    found = json.loads(here(*words, *judged, "--json").ends(0).out)
+    before, after = found["scores"]
+    hits = [{hit["id"] for hit in found["hits"] if hit["query"] == f"q{k}"} for k in range(8)]
+    right = np.mean([len(hits[k] & {names[row] for row in first[k]}) / 10 for k in range(8)])
+    assert after["ndcg@10"] > before["ndcg@10"]
+    assert after["ndcg@10"] == pytest.approx(right, abs=0.1)
+    assert f"ndcg@10 {before['ndcg@10']:.3f} → " in here(*words, *judged).ends(0).out
+    here(*words[:-2], "--qrels", "qrels.txt").refused("--qrels without --encode")

@@ -33,7 +33,9 @@ from congruence.cli.search import print_hits, table_of_hits
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
-    from congruence import LazySearch
+    import numpy as np
+
+    from congruence import Embeddings, LazySearch
 
 #: Commands in the order of the help, by the module that has them.
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
@@ -65,29 +67,28 @@ class ByUse:
 
     @contextmanager
     def open(self, map_path: str, index: str, settings: dict[str, Any], ids: str | None = None) -> Iterator[LazySearch]:
-        """Open an index that is re-embedded by use, a switched database or a file; ``settings`` lose what it takes."""
+        """Open an index that is re-embedded by use: a switched database by its journal, or a file and its map."""
         from congruence import LazySearch, Migration
         from congruence.cli.migrate._step import FINDING, read_kept
         from congruence.cli.migrate.later import open_encoder
 
-        taken = {name: settings.pop(name) for name in BY_USE if name in settings}
-        modality = taken.pop("among", None)
+        modality = settings.pop("among", None)
         with ExitStack() as stack:
             if os.path.exists(os.path.join(map_path, "journal.json")):
                 kept = read_kept(Path(map_path))
-                found = open_asking(index, **{name: kept.get(name) for name in FINDING})
-                rows: Any = Migration(stack.enter_context(closing(found)), journal=Path(map_path))
-                mapping, known = rows.mapper.map, None
+                found = stack.enter_context(closing(open_asking(index, **{name: kept.get(name) for name in FINDING})))
+                rows: Any = Migration(found, journal=Path(map_path))
+                mapping, given = rows.mapper.map, None
             else:
-                rows, mapping = read(index, ids), load_map(map_path)[0]
-                known = mapping
+                rows = read(index, ids)
+                mapping = given = load_map(map_path)[0]
             encode = open_encoder(str(self.encode), self.items, modality, mapping)
-            options = {"budget": self.budget, "rate": self.rate, "modality": modality, **taken}
-            yield stack.enter_context(LazySearch(rows, known, encode, **options))
+            options = {"budget": self.budget, "rate": self.rate, "modality": modality, **settings}
+            yield stack.enter_context(LazySearch(rows, given, encode, **options))
 
 
-#: Settings of ``--encode``: modality of the rows that are searched, most encodings in all, folder that keeps what was
-#: encoded of a file (a database's are in its journal).
+#: Settings of ``--encode``: modality of the rows that are searched, most encodings in all, and the folder that keeps
+#: what was encoded of a file.
 BY_USE = {"among": str, "limit": int, "journal": str}
 
 
@@ -106,6 +107,7 @@ def search(
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     by_use: ByUse = ByUse(),
+    qrels: str | None = option(None, "With --encode: relevance judgments in TREC format, query 0 document grade."),
     settings: dict[str, Any] = settable(**BY_USE, timeout=float),
     out: str | None = option(None, "Write all hits to a .csv or .parquet file.", "--out", "-o"),
     force: Force = False,
@@ -124,33 +126,54 @@ def search(
 
     refuse_same(index, queries)
     check_out(out, queries, index, force=force, kind="table")
-    new_queries = read(queries, ids, modality=modality)
+    new_queries, notes = read(queries, ids, modality=modality), []
     report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries)}
-    notes: list[str] = []
     if by_use.encode is None:
-        refuse_options(dict.fromkeys((f"--set {name}" for name in settings), True), "without --encode")
-        old_rows = read(index, ids)
-        found = Bridge.load(map_path).search(new_queries, old_rows, k)
-        hits, n = (
-            table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool)),
-            len(old_rows),
-        )
+        refuse_options({"--qrels": qrels, **{f"--set {name}": True for name in settings}}, "without --encode")
+        rows = read(index, ids)
+        found, n = Bridge.load(map_path).search(new_queries, rows, k), len(rows)
+        hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
     else:
         with by_use.open(map_path, index, settings, ids) as lazy:
-            ids_, scores, own = lazy.search(new_queries, k)
-            hits = table_of_hits(new_queries.ids, scores, ids_, own, "mapped").filter(np.isfinite(scores.ravel()))
-            n, share, counts = lazy.rows.n, lazy.reembedded_share_, lazy.counts_
-            report |= {
-                **counts,
-                "reembedded_share": share,
-                "agreement": lazy.agreement_,
-                "error": lazy.error_ and str(lazy.error_),
-            }
-            notes = [f"{counts['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
-            if lazy.error_ is not None:
-                notes.append(f"{counts['failed']:,} rows stay mapped; the encoder's last error: {lazy.error_}")
+            limit, lazy.limit = lazy.limit, 0
+            known = None if qrels is None else lazy.search(new_queries, k)
+            lazy.limit = limit
+            now = lazy.search(new_queries, k)
+            n, share, error = lazy.rows.n, lazy.reembedded_share_, lazy.error_
+        hits = table_of_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
+        hits = hits.filter(np.isfinite(now.scores.ravel()))
+        report |= {
+            **lazy.counts_,
+            "reembedded_share": share,
+            "agreement": lazy.agreement_,
+            "error": error and str(error),
+        }
+        notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
+        if error is not None:
+            notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
+        if known is not None:
+            before, after = report["scores"] = _judged(str(qrels), new_queries, known.ids, now.ids)
+            words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())
+            notes.append(f"By {qrels}, before → after these encodings: {words}")
     title = f"{len(new_queries):,} queries, {n:,} rows"
     print_hits(title, hits, {**report, "n_rows": n}, notes, force=force, as_json=as_json)
+
+
+def _judged(qrels: str, queries: Embeddings, *lists: np.ndarray) -> list[dict[str, float]]:
+    """Return the mean scores of lists of ids (m, k) by relevance judgments."""
+    import numpy as np
+
+    from congruence._utils.ids import id_rows, id_texts
+    from congruence.embeddings import Embeddings
+    from congruence.evaluation.judgments import judge, ranked_scores, read_qrels
+
+    grades, found = read_qrels(qrels), [id_texts(one.ravel().tolist()) for one in lists]
+    names = np.unique(np.concatenate([*found, *(list(one) for one in grades.values())]).astype(str)).astype(object)
+    judged = judge(queries, Embeddings(np.ones((len(names), 1)), ids=names), qrels=grades)
+    asked = np.flatnonzero(judged.judged)
+    rows = (id_rows(names, one).reshape(len(queries), -1)[asked] for one in found)
+    scores = (ranked_scores(one, judged.take(asked)) for one in rows)
+    return [{name: float(values.mean()) for name, values in one.items()} for one in scores]
 
 
 def evaluate(
@@ -269,14 +292,13 @@ def serve(
     bridge = Bridge.load(map_path) if index is None else None
     with listen(host, port) as socket, ExitStack() as stack:
         limits = Limits(**{name: settings.pop(name) for name in LIMITS if name in settings})
-        loading = {name: settings.pop(name) for name in MODEL if name in settings}
+        loading, lazily = ({name: settings.pop(name) for name in own if name in settings} for own in (MODEL, BY_USE))
         model, lazy = load_encoder(encoder, "text", device=device, **loading), None
         if index is not None:
-            lazy = stack.enter_context(by_use.open(map_path, index, {**settings}))
+            lazy = stack.enter_context(by_use.open(map_path, index, lazily))
             lazy.mode = "background"
             if not lazy.check():
                 say_error(f"The encoder of rows does not answer: {lazy.error_}")
-        settings = {name: value for name, value in settings.items() if name not in BY_USE}
         app = create_app(
             bridge,
             model,
