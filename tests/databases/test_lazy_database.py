@@ -73,7 +73,7 @@ def test_two_workers_share_what_they_encode(switched, mapping, truth, tmp_path):
         b.write()
         done = models[0].asked + models[1].asked
         assert len(done) == len(set(done)) == b.rows.n_native
-        a.rows._refresh()
+        a.rows.refresh()
         assert a.rows.n_native == len(done)
         assert two.verify().passed
         assert one.rollback()["identical"]

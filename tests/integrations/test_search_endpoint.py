@@ -59,7 +59,7 @@ def test_answers_come_at_once_and_heal(index, ahead, new_rows):
         first = ask(server, k=5)
         assert [len(hits) for hits in first] == [5] * 5
         assert not any(hit["reembedded"] for hits in first for hit in hits)
-        assert server.metric("congruence_lazy_queue ") == 1
+        assert server.metric("congruence_lazy_queued ") == 1
         assert server.metric("congruence_lazy_reembedded_share ") == 0
         free.set()
         search.join()
@@ -73,7 +73,7 @@ def test_answers_come_at_once_and_heal(index, ahead, new_rows):
         search.join()
         assert server.metric("congruence_lazy_encoded ") == sum(calls)
         assert server.metric("congruence_lazy_reembedded_share ") == pytest.approx(sum(calls) / len(TEXTS))
-        assert server.metric("congruence_lazy_queue ") == 0
+        assert server.metric("congruence_lazy_queued ") == 0
         agrees = np.mean([len({h["id"] for h in a} & {h["id"] for h in b}) / 5 for a, b in zip(first, second)])  # noqa: B905
         assert agrees - 0.1 <= server.metric("congruence_lazy_agreement ") <= 1
         vectors = server.post({"model": "toy:new", "input": ASKED}).json()["data"]
@@ -151,7 +151,8 @@ def test_a_server_that_is_killed_keeps_what_it_encoded(index, ahead, tmp_path, n
 
     def metrics(url: str) -> dict[str, float]:
         page = httpx.get(url.replace("/v1", "/metrics")).text
-        return {line.split()[0]: float(line.split()[1]) for line in page.splitlines() if line.startswith("congruence_l")}
+        lines = [line.split() for line in page.splitlines() if line.startswith("congruence_lazy")]
+        return {name: float(value) for name, value in lines}
 
     process = start(tmp_path / "journal", *words)
     facts = result(process)
@@ -161,7 +162,7 @@ def test_a_server_that_is_killed_keeps_what_it_encoded(index, ahead, tmp_path, n
             assert len(httpx.post(f"{facts['url']}/search", json=body, timeout=20).json()["data"][0]["hits"]) == 3
         while (before := metrics(facts["url"]))["congruence_lazy_encoded"] < 40:
             pass
-        assert before["congruence_lazy_queue"] > 10  # twenty a second
+        assert before["congruence_lazy_queued"] > 10  # twenty a second
         process.send_signal(number)
         _, err = process.communicate(timeout=20)  # the queue is not waited for
         assert err == ""

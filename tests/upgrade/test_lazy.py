@@ -91,10 +91,13 @@ def test_nothing_is_encoded_twice_and_what_is_known_is_kept_and_saved(world, tmp
     row = int(search.rows.native[0])
     changed[row] = old[row + 1]
     rest = LazySearch.load(tmp_path / "lazy", changed, mapping, other)
+    rest.search(queries[0])
     assert rest.counts_["skipped"] == 1
     assert row not in rest.rows.native
-    with pytest.raises(errors.SpaceMismatchError, match="another map"):
-        LazySearch.load(tmp_path / "lazy", old, fit(old[:200], new[:200], check=False), other)
+    with pytest.raises(errors.SpaceMismatchError, match="not those of the new model"):  # nor are those in the folder
+        LazySearch.load(tmp_path / "lazy", old, mapping, lambda rows: np.roll(new, 7, axis=1)[rows]).search(queries[40])
+    with pytest.raises(errors.FileError):
+        LazySearch.load(tmp_path / "none", old, mapping, other)
 
 
 def test_ids_files_and_known_rows(world, tmp_path):

@@ -51,8 +51,7 @@ def run(
     story = move_library(sample, mapping, share=share, random_state=seed, callback=callback)
     story["certificate"] = certified(certificate)
     story["by_use"] = search_by_use(sample, mapping, story["examples"][0]["text"])
-    shown = {**story["by_use"], "steps": [{**step, "found": None} for step in story["by_use"]["steps"]]}
-    return mapping, story, {key: value for key, value in story.items() if key != "examples"} | {"by_use": shown}
+    return mapping, story, {key: value for key, value in story.items() if key not in ("examples", "by_use")}
 
 
 def has_lancedb() -> bool:
@@ -322,12 +321,12 @@ def search_by_use(sample: Bundle, mapping: Map, text: str) -> dict[str, Any]:
         found = search.search(texts[text], SHOWN).ids.tolist()
         shown = [_photo(sample, one, text) for one in found]
         right = sum(bool(one["wanted"]) for one in shown)
-        facts = {"same": len(own & {*found}), "encoded": search.rows.n_native, "share": search.reembedded_share_}
+        facts = {"same": len(own & {*found}), "encoded": search.rows.n_native}
         steps.append({"name": name, "right": right, "found": shown, **facts})
     return {"text": text, "steps": steps}
 
 
-def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
+def tell(_: Bundle, story: dict[str, Any], result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
     say(
         f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
@@ -340,7 +339,7 @@ def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
     print_table("the library at each step", ["", "photos nearest to their name", "first photo found is right"], rows)
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
-    by_use = result["by_use"]
+    by_use = story["by_use"]
     found = (f"{one['same']} {one['name']} ({one['encoded']:,} photos encoded)" for one in by_use["steps"])
     say(f"“{by_use['text']}” finds, of the new model's {SHOWN} first photos, {', '.join(found)}.")
     same = result["identical"] and result["same_lists"]

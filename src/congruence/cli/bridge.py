@@ -59,9 +59,7 @@ class ByUse:
             "encoder with --items. MAP is then that of the rows, or the journal of a switched database."
         ),
     ] = None
-    items: Annotated[str | None, typer.Option(help="For --encode: table or folder of the items, with their ids.")] = (
-        None
-    )
+    items: Annotated[str | None, typer.Option(help="For --encode: table or folder of the items, with ids.")] = None
     budget: Annotated[int, typer.Option(help="For --encode: most rows encoded for a query.")] = 50
     rate: Annotated[float | None, typer.Option(help="For --encode: most encodings a second.")] = None
 

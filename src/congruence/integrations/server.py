@@ -45,6 +45,17 @@ PATHS = ("/v1/embeddings", "/v1/search", "/v1/models", "/healthz", "/metrics")
 
 MOST_HITS = 1000  # results of a search
 
+#: Metrics of an index that is re-embedded by use: ``congruence_lazy_…``, counts and attributes of ``LazySearch``.
+LAZY = {
+    "reembedded_share": "Share of the rows that have the new model's own vectors.",
+    "agreement": "Estimated agreement of answers with the new model's own lists, over the last queries.",
+    "queued": "Searches whose rows wait to be encoded.",
+    "encoded": "Rows encoded by this server.",
+    "failed": "Rows that could not be encoded, and stay mapped.",
+    "errors": "Calls that the encoder of rows did not answer.",
+    "left": "Queries for which nothing is encoded, since the queue was full.",
+}
+
 #: Responses with more numbers than this are serialized in another thread, so that other requests do not have to wait.
 MANY = 50_000
 
@@ -262,12 +273,7 @@ class Service:
     """The request handlers for one encoder, with its batcher and metrics; see ``create_app``."""
 
     def __init__(
-        self,
-        vectors: TextVectors,
-        names: Sequence[str],
-        limits: Limits,
-        window: float,
-        lazy: LazySearch | None = None,
+        self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float, lazy: LazySearch | None
     ) -> None:
         self.vectors, self.names, self.limits, self.lazy = vectors, names, limits, lazy
         self.metrics = Metrics()
@@ -338,16 +344,12 @@ class Service:
                     raise
                 _log.error("nothing is re-embedded any more: %s", error)
                 self.lazy.stop()
-        rows = zip(hits.ids.tolist(), hits.scores.tolist(), hits.reembedded.tolist(), strict=True)
-        found = [
-            [
-                {"id": one, "score": score, "reembedded": own}
-                for one, score, own in zip(*row, strict=True)
-                if score == score
-            ]
-            for row in rows
-        ]
-        return _body([{"object": "search.result", "hits": one} for one in found], tokens, self.names[0])
+        found = []
+        for row in zip(*(side.tolist() for side in hits), strict=True):
+            rows = (dict(zip(("id", "score", "reembedded"), one, strict=True)) for one in zip(*row, strict=True))
+            hits_of_one = [one for one in rows if np.isfinite(one["score"])]
+            found.append({"object": "search.result", "hits": hits_of_one})
+        return _body(found, tokens, self.names[0])
 
     async def models(self) -> dict[str, object]:
         """List the names of the model."""
@@ -501,20 +503,6 @@ class Metrics:
 
     def watch(self, lazy: LazySearch) -> None:
         """Add what a search that re-embeds an index says of it."""
-        counted = {
-            "encoded": "Rows re-embedded by this server.",
-            "failed": "Rows that could not be encoded, and stay mapped.",
-            "errors": "Calls that the encoder of rows did not answer.",
-            "left": "Queries for which nothing is encoded, since the queue was full.",
-        }
-        shown: dict[str, tuple[str, Callable[[], float]]] = {
-            f"congruence_lazy_{name}": (words, partial(lazy.counts_.__getitem__, name))
-            for name, words in counted.items()
-        }
-        share = "Share of the rows that have the new model's own vectors."
-        agreement = "Estimated agreement of answers with the new model's own lists, over the last queries."
-        shown["congruence_lazy_reembedded_share"] = share, lambda: lazy.reembedded_share_
-        shown["congruence_lazy_queue"] = "Searches whose rows wait to be encoded.", lambda: lazy.queued_
-        shown["congruence_lazy_agreement"] = agreement, lambda: lazy.agreement_
-        for name, (words, read) in shown.items():
-            self._gauge(name, words).set_function(read)
+        for name, words in LAZY.items():
+            read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
+            self._gauge(f"congruence_lazy_{name}", words).set_function(read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from congruence import persist
 from congruence._utils.arrays import blocks, normalize_rows, to_numpy
-from congruence._utils.atomic import locked
+from congruence._utils.atomic import atomic_path, locked
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed, check_width
@@ -26,7 +25,7 @@ from congruence.embed import Items, open_items
 from congruence.embeddings import Embeddings, as_embeddings, check_space
 from congruence.encoders import Encoder
 from congruence.errors import (
-    CorruptFileError,
+    FileError,
     IdError,
     LockedError,
     MigrationError,
@@ -35,7 +34,6 @@ from congruence.errors import (
     SpaceMismatchError,
 )
 from congruence.io import read_embeddings
-from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.bridge.search import as_rows
 from congruence.upgrade.migrate.encode import Encode, encode_items
@@ -47,7 +45,6 @@ from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
 from congruence.upgrade.progressive.state import STATE
 from congruence.upgrade.ranked import POOL, ROUND, RankedList
-from congruence.upgrade.transform import map_digest
 
 NEAR = 50  # re-embedded rows that correct the scores of a query's mapped ones
 GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
@@ -60,9 +57,6 @@ BUSY = 60  # seconds that a write waits while another process is at work on the 
 LAST = 200  # queries over which the agreement is estimated
 
 MODES = ("wait", "background")
-KIND = "lazy search"
-
-_COUNTS = ("encoded", "failed", "skipped", "late", "errors", "left")
 
 
 class Hits(NamedTuple):
@@ -162,7 +156,7 @@ class LazySearch:
         self.rate, self.limit, self.timeout, self.refits = rate, limit, timeout, refit
         self.rows = _open(index, mapping, modality, journal)
         self.encode = _encoder(encode, items)
-        self.counts_ = dict.fromkeys(_COUNTS, 0)
+        self.counts_ = dict.fromkeys(("encoded", "failed", "skipped", "late", "errors", "left"), 0)
         self.error_: Exception | None = None
         self._rng = np.random.default_rng(check_seed(random_state))
         self._tries: dict[Any, int] = {}  # of rows that could not be encoded
@@ -176,7 +170,7 @@ class LazySearch:
                 raise ParameterError("Got known rows of a migration, whose journal has them.", "Leave out `known=…`.")
             ids, vectors = known
             self.rows.put(self.rows.find(ids), self._as_vectors(vectors, len(ids)), random=True)
-            self._refit_if_grown()
+        self._refit_if_grown()
 
     @property
     def reembedded_share_(self) -> float:
@@ -238,13 +232,19 @@ class LazySearch:
                     self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q, k), known, None)))
                 else:
                     self.counts_["left"] += len(Q)
-        return self.rows.hits(lists, min(k, self.rows.n), complete)
+        shape = len(lists), min(k, self.rows.n)
+        ids = np.full(shape, -1 if self.rows.id_type.kind in "iu" else None, self.rows.id_type)
+        hits = Hits(ids, np.full(shape, np.nan), np.zeros(shape, bool))
+        for one, *rows in zip(lists, *hits, strict=True):
+            places, *found = one.first(shape[1], complete)
+            for row, values in zip(rows, (self.rows.ids_of(one.keys[places]), *found), strict=True):
+                row[: len(places)] = values
+        return hits
 
     def _near(self, Q: np.ndarray, k: int) -> list[RankedList]:
         with self._lock:
             lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, self.budget, k))
-            self.counts_["skipped"] += self.rows.skipped
-            self.rows.skipped = 0
+            self.counts_["skipped"] = self.rows.skipped
         return lists
 
     def _rounds(self, lists: list[RankedList], known: list[list[Any]], until: float | None) -> bool:
@@ -276,9 +276,10 @@ class LazySearch:
                 self.counts_["late"] += 1
                 return False
         with self._lock:
-            found, vectors = self.rows.found(keys)
+            vectors = self.rows.known(keys)
+        has = np.isfinite(vectors[:, 0])
         for one in lists:
-            one.learn(found, vectors)
+            one.learn(keys[has], vectors[has])
         return go_on
 
     def _worker(self) -> ThreadPoolExecutor:
@@ -293,7 +294,7 @@ class LazySearch:
 
     def check(self) -> bool:
         """Encode the rows by which the encoder is checked now, not at the first search; return whether it answers."""
-        with self._encoding, self.rows.claim():
+        with self._encoding, _alone(self.rows.folder):
             return self._checked or self._check()
 
     def stop(self) -> None:
@@ -312,17 +313,15 @@ class LazySearch:
 
     def _obtain(self, keys: np.ndarray) -> bool:
         """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
-        with self._encoding, self.rows.claim():
-            with self._lock:
-                keys = self.rows.unknown(keys)
+        with self._encoding, _alone(self.rows.folder):
+            keys = self._unknown(keys)
             if not len(keys):
                 return True
             if self._stopped.is_set() or (self.limit is not None and self._asked >= self.limit):
                 return False
             if not self._checked and not self._check():
                 return False
-            with self._lock:
-                keys = self.rows.unknown(keys)
+            keys = self._unknown(keys)
             left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
             whole, keys = len(keys) <= left, keys[:left]
             if not len(keys):
@@ -338,6 +337,11 @@ class LazySearch:
                 self.counts_["failed"] -= self._tries.pop(key, 0) > 0
             self._keep(keys[good], vectors[good], random=False)
         return whole
+
+    def _unknown(self, keys: np.ndarray) -> np.ndarray:
+        with self._lock:
+            self.rows.refresh()  # by what other processes have encoded
+            return keys[np.isnan(self.rows.known(keys)[:, 0])]
 
     def _keep(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
         if len(keys):
@@ -367,14 +371,11 @@ class LazySearch:
 
     def _ask(self, keys: np.ndarray) -> np.ndarray | None:
         try:
-            got = self.encode(self.rows.names(keys))
+            return self._as_vectors(self.encode(self.rows.names(keys)), len(keys))
         except Exception as error:  # whatever the caller's encoder raises
-            self.error_ = error
-            return None
-        try:
-            return self._as_vectors(got, len(keys))
-        except ShapeError as error:
-            if not self.counts_["encoded"]:  # else it has returned the right width before
+            if (
+                isinstance(error, ShapeError) and not self.counts_["encoded"]
+            ):  # else it was right before
                 raise
             self.error_ = error
             return None
@@ -478,44 +479,31 @@ class LazySearch:
             return self.rows.write(remap)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Save the re-embedded rows, without index, map and encoder, as a folder."""
+        """Save the re-embedded rows, without index, map and encoder, as a folder for ``load`` or ``journal``."""
         if not isinstance(self.rows, _Array):
             problem = "What was encoded for a database is in its journal already."
             raise ParameterError(problem, f"Keep {self.rows.migration.folder}.")
-        with self._encoding, self._lock:
-            arrays, facts = self.rows.state()
-        facts |= {"counts": self.counts_}
-        card = f"# Rows re-embedded by use\n\n{self!r}\n\nRead them with `congruence.LazySearch.load`.\n"
-        return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
+        foreign = lambda folder: None if (folder / "encoded").is_dir() else "is no folder of re-embedded rows"  # noqa: E731
+        with self._encoding, self._lock, atomic_path(path, force=force, directory=True, foreign=foreign) as temporary:
+            self.rows.keep(EncodedRows(temporary, self.rows.dim), self.rows.native)
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | Path, index: Any, mapping: Map, encode: Any, **options: Any) -> Self:
-        """Return a search with the rows that ``save`` wrote; ``options`` are those of the constructor.
+        """Return a search with the rows that ``save`` wrote, which keeps further ones there, too.
 
         Rows that are no longer in the index, or whose old vector has changed, are left out and counted as skipped.
         """
-        arrays, config = persist.read_folder(path)
-        if config.get("kind") != KIND:
-            raise CorruptFileError(f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a search.")
-        search = cls(index, mapping, encode, **options)
-        try:
-            assert isinstance(search.rows, _Array)
-            search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
-            search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
-            search._refit_if_grown()
-        except SpaceMismatchError:
-            raise
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            problem = f"The folder {path} is damaged ({type(error).__name__}: {error})."
-            raise CorruptFileError(problem, "Restore it from a backup.") from error
-        return search
+        if not Path(path).is_dir():
+            raise FileError(f"No folder {path}.", "Pass that of a saved search.")
+        return cls(index, mapping, encode, journal=path, **options)
 
 
 class _Array:
     """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
 
     key_type: Any = np.intp
-    skipped, waiting = 0, ()
+    waiting = ()
 
     def __init__(
         self, old: Embeddings, mapping: Map | None, modality: str | None, journal: str | Path | None = None
@@ -526,8 +514,9 @@ class _Array:
             problem = f"A map of kind {mapping.kind} leads both models into a third space."
             raise ParameterError(problem, "Pass an orthogonal map, for example.")
         check_space(old.space, mapping.source_space_, mapping.target_space_, modality=False)
-        self.spaces = mapping.target_space_, mapping.source_space_
+        self.spaces, self.skipped = (mapping.target_space_, mapping.source_space_), 0
         self.ids, self.texts = old.ids, id_texts(old.ids) if old.has_ids else None
+        self.id_type = old.ids.dtype
         self.old, self.n, self.dim_old = old.vectors, len(old), old.dim
         self.first = mapping.for_modality(modality or old.space.modality)
         sample = np.asarray(self.old[:: -(-self.n // 4096)], np.float64)
@@ -540,9 +529,10 @@ class _Array:
         self._at = np.full(self.n, -1, np.int32)
         self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
         self._map(np.arange(self.n))
-        self.encoded = None if journal is None else EncodedRows(Path(journal), self.dim)
-        self._seen = 0  # rows of the journal that were looked at
-        self._refresh()
+        self.folder = None if journal is None else Path(journal)
+        self.encoded = None if self.folder is None else EncodedRows(self.folder, self.dim)
+        self._seen = 0  # rows of that folder which were looked at
+        self.refresh()
 
     @property
     def n_native(self) -> int:
@@ -555,12 +545,6 @@ class _Array:
 
     def close(self) -> None:
         """Do nothing: all is in memory."""
-
-    @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Keep other processes from encoding the same rows meanwhile."""
-        with _alone(None if self.encoded is None else self.encoded.folder.parent):
-            yield
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
         return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
@@ -575,6 +559,10 @@ class _Array:
         if rows.dtype.kind not in "iu" or ((rows < 0) | (rows >= self.n)).any():
             raise IdError(f"Some of {len(rows)} ids are not in the index.", "Pass ids of its rows.")
         return rows.astype(np.intp)
+
+    def ids_of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the ids of rows, as results have them."""
+        return self.ids[keys]
 
     def names(self, keys: np.ndarray) -> Any:
         """Return what ``encode`` is called with."""
@@ -597,21 +585,9 @@ class _Array:
                 lists.append(RankedList(query, keys, self.old[keys], mapped, exact))
         return lists
 
-    def hits(self, lists: list[RankedList], k: int, complete: bool) -> Hits:
-        """Return the first ``k`` rows of each list."""
-        found = [one.first(k, complete) for one in lists]
-        ids = np.stack([self.ids[one.keys[places]] for one, (places, _, _) in zip(lists, found, strict=True)])
-        return Hits(ids, np.stack([one[1] for one in found]), np.stack([one[2] for one in found]))
-
-    def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded, by this process or another."""
-        self._refresh()
-        return keys[self._at[keys] < 0]
-
-    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys that are, and their vectors."""
-        keys = keys[self._at[keys] >= 0]
-        return keys, self.vectors[keys]
+    def known(self, keys: np.ndarray) -> np.ndarray:
+        """Return the new model's vectors of rows, NaN for those without, (b, d_new)."""
+        return np.where(self._at[keys, None] >= 0, self.vectors[keys], np.float32(np.nan))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
@@ -640,12 +616,9 @@ class _Array:
         self.vectors[keys], self._at[keys] = vectors, np.arange(n, n + len(keys), dtype=np.int32)
         self.native = np.concatenate([self.native, keys])
         self.random = np.concatenate([self.random, np.full(len(keys), random)])
-        if self.encoded is not None and len(keys):
-            names, digests = id_texts(keys if self.texts is None else self.texts[keys]), self._digests(keys)
-            fresh = ~self.encoded.has(names.tolist(), digests)
-            if fresh.any():
-                self.encoded.add(names[fresh].tolist(), digests[fresh], vectors[fresh])
-                self._seen = len(self.encoded.rows)
+        if self.encoded is not None:
+            self.keep(self.encoded, keys)
+            self._seen = len(self.encoded.rows)
 
     def refit(self) -> None:
         """Fit the map again, and map the other rows anew."""
@@ -670,45 +643,27 @@ class _Array:
         names = keys if self.texts is None else self.texts[keys]
         return hashes(pa.array(names.tolist()), np.asarray(self.old[keys], np.float32))
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return what ``restore`` needs, as arrays and plain data."""
-        names = id_texts(self.native if self.texts is None else self.texts[self.native])
-        arrays = {f"ids{part}": array for part, array in pack(names).items()} if len(names) else {}
-        arrays |= {"vectors": self.vectors[self.native], "digests": self._digests(self.native)}
-        arrays["random"] = self.random.astype(np.uint8)
-        return arrays, {"first": map_digest(self.first)}
+    def keep(self, folder: EncodedRows, keys: np.ndarray) -> None:
+        """Write the vectors of rows to a folder, unless they are there."""
+        names, digests = id_texts(keys if self.texts is None else self.texts[keys]), self._digests(keys)
+        fresh = ~folder.has(names.tolist(), digests)
+        if fresh.any():
+            folder.add(names[fresh].tolist(), digests[fresh], self.vectors[keys[fresh]])
 
-    def restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> int:
-        """Put the rows of a ``state``, and return how many are left out, because they are gone or have changed."""
-        if facts["first"] != map_digest(self.first):
-            raise SpaceMismatchError("The rows were saved with another map.", "Pass the map of that search.")
-        vectors, digests = arrays["vectors"], arrays["digests"]
-        if vectors.shape != (len(digests), self.dim) or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
-            raise ValueError(f"vectors of shape {vectors.shape}")
-        if not len(digests):
-            return 0
-        texts, offsets = (arrays[f"ids{part}"] for part in PACKED)
-        return self._put_back(unpack(texts, offsets, "ids"), digests, vectors, arrays["random"].astype(bool))
-
-    def _put_back(self, names: np.ndarray, digests: np.ndarray, vectors: np.ndarray, random: np.ndarray) -> int:
-        numbers = [int(name) if name.isdecimal() else -1 for name in names.tolist()] if self.texts is None else []
-        rows = np.array(numbers, np.int64) if self.texts is None else id_rows(self.texts, names)
-        same = (rows >= 0) & (rows < self.n)
-        same[same] = self._digests(rows[same]) == digests[same]
-        for flag in (True, False):
-            some = same & (random == flag)
-            self.put(rows[some].astype(np.intp), vectors[some], random=flag)
-        return int((~same).sum())
-
-    def _refresh(self) -> None:
-        """Put what another process has kept in the journal."""
-        if self.encoded is not None:
-            self.encoded.read()
-            if len(self.encoded.rows) != self._seen:
-                digests, vectors = zip(*self.encoded.rows.values(), strict=True)
-                names, of_queries = id_texts(list(self.encoded.rows)), np.zeros(len(digests), bool)
-                self._put_back(names, np.array(digests, np.uint64), unit_rows(np.stack(vectors)), of_queries)
-                self._seen = len(self.encoded.rows)
+    def refresh(self) -> None:
+        """Put what another process has kept in the folder, of rows that are as they were then."""
+        if self.encoded is None:
+            return
+        self.encoded.read()
+        if len(self.encoded.rows) != self._seen:
+            names, (digests, vectors) = [*self.encoded.rows], zip(*self.encoded.rows.values(), strict=True)
+            numbers = [int(name) if name.isdecimal() else -1 for name in names]
+            rows = np.array(numbers) if self.texts is None else id_rows(self.texts, id_texts(names))
+            same = (rows >= 0) & (rows < self.n)
+            same[same] = self._digests(rows[same]) == np.array(digests, np.uint64)[same]
+            self.skipped = int((~same).sum())
+            self.put(rows[same].astype(np.intp), unit_rows(np.stack(vectors)[same]), random=False)
+            self._seen = len(self.encoded.rows)
 
 
 class _Stored:
@@ -722,6 +677,7 @@ class _Stored:
             what = journal.state if mapper.unit and journal.condition is None else "of some rows, or not of unit rows"
             raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
         self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
+        self.folder: Path | None = migration.folder
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
         self.spaces = mapper.map.target_space_, mapper.map.source_space_
         self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
@@ -729,6 +685,7 @@ class _Stored:
         self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
         some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
         self._type = some.ids.type
+        self.id_type = np.dtype(self._type.to_pandas_dtype() if pa.types.is_integer(self._type) else object)
         self.among = None
         if some.modalities is not None and mapper.modality is None:
             if modality is None and len(kinds := set(some.modalities.to_pylist())) > 1:
@@ -749,7 +706,8 @@ class _Stored:
         seen = [(status.st_mtime_ns, status.st_ino) for file in files if file.exists() and (status := file.stat())]
         return [*seen, *sorted(path.name for path in self.encoded.folder.glob("part-*"))]
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Learn what other processes have encoded or written."""
         if (stamp := self._stamp()) != self._read:
             self.migration.reload()
             self.encoded.read()
@@ -767,13 +725,7 @@ class _Stored:
     def n_native(self) -> int:
         return len(self._place) + len(self._waiting)
 
-    @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Keep other processes from encoding the same rows meanwhile."""
-        with _alone(self.migration.folder):
-            yield
-
-    def _known(self, keys: np.ndarray) -> np.ndarray:
+    def known(self, keys: np.ndarray) -> np.ndarray:
         """Return the new model's vectors of rows as they are now, NaN for those without, (b, d_new)."""
         out, plan = np.full((len(keys), self.dim), np.nan, np.float32), self.plan
         for i, name in enumerate(keys.tolist()):
@@ -801,7 +753,7 @@ class _Stored:
             self._digests |= zip(names[has_old].tolist(), hashes(new.ids.filter(which), before).tolist(), strict=True)
             if migration.marks is not None:
                 theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
-        own = self._known(names)
+        own = self.known(names)
         own[theirs] = stored[theirs]
         mapped, again = stored.copy(), has_old & np.isfinite(own[:, 0])
         mapped[again] = self._mapped(rows[again])
@@ -814,7 +766,7 @@ class _Stored:
 
     def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
-        self._refresh()
+        self.refresh()
         migration = self.migration
         found = migration.retry(migration.database.search, migration.mapper.new.encode(Q), min(pool, 1000))
         tops = [np.empty(0, object)] * len(Q)
@@ -832,31 +784,13 @@ class _Stored:
             out.append(RankedList(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
         return out
 
-    def hits(self, lists: list[RankedList], k: int, complete: bool) -> Hits:
-        """Return the first ``k`` rows of each list."""
-        number = pa.types.is_integer(self._type)
-        ids = np.full((len(lists), k), -1, self._type.to_pandas_dtype()) if number else np.full((len(lists), k), None)
-        scores, has = np.full((len(lists), k), np.nan), np.zeros((len(lists), k), bool)
-        for i, one in enumerate(lists):
-            places, values, own = one.first(k, complete)
-            ids[i, : len(places)] = one.keys[places].astype(ids.dtype)
-            scores[i, : len(places)], has[i, : len(places)] = values, own
-        return Hits(ids, scores, has)
+    def ids_of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the ids of rows, as results have them."""
+        return keys.astype(self.id_type)
 
     def names(self, keys: np.ndarray) -> list[str]:
         """Return what ``encode`` is called with."""
         return list(keys.tolist())
-
-    def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded, by this process or another."""
-        self._refresh()
-        return keys[np.isnan(self._known(keys)[:, 0])]
-
-    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys that are, and their vectors."""
-        vectors = self._known(keys)
-        has = np.isfinite(vectors[:, 0])
-        return keys[has], vectors[has]
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
@@ -877,7 +811,7 @@ class _Stored:
 
     def write(self, remap: bool) -> Progressive | None:
         """Write the encoded rows to the database by the migration's own steps; None if there are none."""
-        self._refresh()
+        self.refresh()
         if not self.waiting and not remap:
             return None
         for last in (False,) * BUSY + (True,):
@@ -888,7 +822,7 @@ class _Stored:
                 if last:
                     raise
                 time.sleep(1.0)
-        self._refresh()
+        self.refresh()
         return plan
 
     @property
