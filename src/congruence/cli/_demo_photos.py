@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,7 +271,7 @@ def _examples(
     """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
-    classes = sample.classes["image"]
+    classes, photo = sample.classes["image"], partial(_photo, sample)
     sizes = Counter(classes.values())
     candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
     right = np.array([[sum(classes[i] == names[k] for i in found[k]) for k in range(len(names))] for found in hits])
@@ -280,11 +281,7 @@ def _examples(
     examples = []
     for k in [*harmed, *others[: EXAMPLES - len(harmed)]]:
         shown = [
-            {
-                "name": step["name"],
-                "right": int(right[j, k]),
-                "found": [_photo(sample, name, names[k]) for name in hits[j][k]],
-            }
+            {"name": step["name"], "right": int(right[j, k]), "found": [photo(i, names[k]) for i in hits[j][k]]}
             for j, step in enumerate(steps)
         ]
         examples.append({"text": str(names[k]), "harmed": k in harmed, "steps": shown})
@@ -299,30 +296,26 @@ def _photo(sample: Bundle, name: str, wanted: str) -> dict[str, object]:
 
 
 def search_by_use(sample: Bundle, mapping: Map, text: str) -> dict[str, Any]:
-    """Search the mapped library for a class name by the map, again once its first search has re-embedded what it asked
-    for, and again after ten searches; return the photos found at each step, and how many the new model finds, too.
+    """Search the mapped library for a class name by the map, after its first lazy search, and after ten; return what is
+    found at each step, and how much of it the new model finds, too.
     """
     from congruence import LazySearch
 
-    names, new = sample.target["text"].ids.tolist(), sample.target["image"]
-    texts = dict(zip(names, sample.target["text"].vectors.astype("float32"), strict=True))
+    new, texts = sample.target["image"], sample.target["text"]
+    asked = dict(zip(texts.ids.tolist(), texts.vectors.astype("float32"), strict=True))
+    others = [name for name in asked if name != text][:9]
     search = LazySearch(sample.source["image"], mapping, lambda ids: new.take(ids).vectors, check=False)
-    own = {new.ids[row] for row in (-(new.vectors.astype("float32") @ texts[text])).argsort(kind="stable")[:SHOWN]}
-    steps = []
-    for name, asked in (
-        ("by the map", []),
-        ("after its first search", [text]),
-        ("after ten searches", [other for other in names if other != text][:9]),
-    ):
+    own = {new.ids[row] for row in (new.vectors.astype("float32") @ asked[text]).argsort()[-SHOWN:]}
+    steps: list[dict[str, Any]] = []
+    for step, names in {"by the map": [], "after its first search": [text], "after ten searches": others}.items():
         search.limit = None
-        for other in asked:
-            search.search(texts[other], SHOWN)
+        for name in names:
+            search.search(asked[name], SHOWN)
         search.limit = 0
-        found = search.search(texts[text], SHOWN).ids.tolist()
+        found = search.search(asked[text], SHOWN).ids.tolist()
+        facts = {"name": step, "encoded": search.rows.n_native, "same": len(own & {*found})}
         shown = [_photo(sample, one, text) for one in found]
-        right = sum(bool(one["wanted"]) for one in shown)
-        facts = {"same": len(own & {*found}), "encoded": search.rows.n_native}
-        steps.append({"name": name, "right": right, "found": shown, **facts})
+        steps.append({**facts, "right": sum(bool(one["wanted"]) for one in shown), "found": shown})
     return {"text": text, "steps": steps}
 
 

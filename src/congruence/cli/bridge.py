@@ -76,13 +76,12 @@ class ByUse:
                 kept = read_kept(Path(map_path))
                 found = stack.enter_context(closing(open_asking(index, **{name: kept.get(name) for name in FINDING})))
                 rows: Any = Migration(found, journal=Path(map_path))
-                mapping, given = rows.mapper.map, None
+                mapping = rows.mapper.map
             else:
-                rows = read(index, ids)
-                mapping = given = load_map(map_path)[0]
+                rows, mapping = read(index, ids), load_map(map_path)[0]
             encode = open_encoder(str(self.encode), self.items, modality, mapping)
             options = {"budget": self.budget, "rate": self.rate, "modality": modality, **settings}
-            yield stack.enter_context(LazySearch(rows, given, encode, **options))
+            yield stack.enter_context(LazySearch(rows, mapping, encode, **options))
 
 
 #: Settings of ``--encode``: modality of the rows that are searched, most encodings in all, and the folder that keeps
@@ -166,7 +165,7 @@ def _judged(qrels: str, queries: Embeddings, *lists: np.ndarray) -> list[dict[st
     from congruence.evaluation.judgments import judge, ranked_scores, read_qrels
 
     grades, found = read_qrels(qrels), [id_texts(one.ravel().tolist()) for one in lists]
-    names = np.unique(np.concatenate([*found, *(list(one) for one in grades.values())]).astype(str)).astype(object)
+    names = id_texts(sorted({*(name for one in (*found, *grades.values()) for name in one)}))
     judged = judge(queries, Embeddings(np.ones((len(names), 1)), ids=names), qrels=grades)
     asked = np.flatnonzero(judged.judged)
     rows = (id_rows(names, one).reshape(len(queries), -1)[asked] for one in found)

@@ -110,9 +110,8 @@ def create_app(
         Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
         together.
     lazy : LazySearch, optional
-        Also answer ``POST /v1/search``, from an index that is re-embedded by use, whose queries are vectors of this
-        encoder without a bridge. With mode "background" answers do not wait for its encodings. Whoever opened the
-        search closes it; when the application stops it encodes nothing further.
+        Also answer ``POST /v1/search`` from this index of the encoder's space, best in mode "background". It encodes
+        nothing further when the application stops; whoever opened it closes it.
     """
     limits = limits or Limits()
     for name, value in vars(limits).items():
@@ -187,9 +186,7 @@ def refusal(status: int, code: str, problem: str, fix: str, param: str | None = 
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool, int]:
-    """Return the texts of a request for one of these models, whether the vectors are wanted as base64, and the number
-    of results of a search.
-    """
+    """Return a request's texts, whether the vectors are wanted as base64, and the number of results of a search."""
 
     def wrong(code: str, problem: str, fix: str, param: str | None = "input", status: int = 400) -> RequestError:
         return refusal(status, code, problem, fix, param)
@@ -319,11 +316,9 @@ class Service:
             texts, as_base64, k = read_request(body, limits=self.limits, names=self.names, dim=self.vectors.dim)
             vectors, tokens = await self._wait(request, texts, deadline)
             self.metrics.tokens.inc(tokens)
-            write: Callable[[], bytes]
+            write: Callable[[], bytes] = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
             if searches:
                 write = partial(self._found, vectors, k, tokens)
-            else:
-                write = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
             content = await asyncio.to_thread(write) if searches or vectors.size > MANY else write()
         except ClientDisconnect:
             raise refusal(499, "closed", "The client closed the connection.", "Wait for the answer.") from None
@@ -346,9 +341,8 @@ class Service:
                 self.lazy.stop()
         found = []
         for row in zip(*(side.tolist() for side in hits), strict=True):
-            rows = (dict(zip(("id", "score", "reembedded"), one, strict=True)) for one in zip(*row, strict=True))
-            hits_of_one = [one for one in rows if np.isfinite(one["score"])]
-            found.append({"object": "search.result", "hits": hits_of_one})
+            rows = [dict(zip(("id", "score", "reembedded"), one, strict=True)) for one in zip(*row, strict=True)]
+            found.append({"object": "search.result", "hits": [one for one in rows if np.isfinite(one["score"])]})
         return _body(found, tokens, self.names[0])
 
     async def models(self) -> dict[str, object]:

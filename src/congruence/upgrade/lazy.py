@@ -56,8 +56,6 @@ SAMPLE = 200  # rows of a database from which those to check an encoder by are d
 BUSY = 60  # seconds that a write waits while another process is at work on the migration
 LAST = 200  # queries over which the agreement is estimated
 
-MODES = ("wait", "background")
-
 
 class Hits(NamedTuple):
     """Result of a search, nearest first; without the axis of queries for one query."""
@@ -149,7 +147,7 @@ class LazySearch:
         random_state: int = 0,
     ) -> None:
         self.budget = check_positive(budget, "budget", integer=True)
-        self.mode = check_choice(mode, MODES, "mode")
+        self.mode = check_choice(mode, ("wait", "background"), "mode")
         for name, value in {"rate": rate, "limit": limit, "timeout": timeout}.items():
             if value is not None:
                 check_positive(value, name, zero=name == "limit", integer=name == "limit")
@@ -219,6 +217,7 @@ class LazySearch:
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
         lists = self._near(Q, k)
+        # by what is known when the query comes, to be compared with the list in the end
         complete, known = False, [one.keys[one.first(k, False)[0]].tolist() for one in lists]
         if self.mode == "wait":
             complete = self._rounds(lists, known, None if self.timeout is None else time.monotonic() + self.timeout)
@@ -248,12 +247,9 @@ class LazySearch:
         return lists
 
     def _rounds(self, lists: list[RankedList], known: list[list[Any]], until: float | None) -> bool:
-        """Encode the first rows of each list; return whether none of them was left out for want of an answer.
-
-        ``known``: the keys by what was known when the query came, to be compared with those in the end.
-        """
+        """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
         for start in range(0, self.budget, ROUND):
-            wanted = [one.wanted(self._tries, self.budget)[: min(ROUND, self.budget - start)] for one in lists]
+            wanted = [one.ranked(self._tries, self.budget)[1][: min(ROUND, self.budget - start)] for one in lists]
             if not sum(map(len, wanted)):
                 break
             if not self._learn(np.concatenate(wanted), lists, until):
@@ -373,9 +369,7 @@ class LazySearch:
         try:
             return self._as_vectors(self.encode(self.rows.names(keys)), len(keys))
         except Exception as error:  # whatever the caller's encoder raises
-            if (
-                isinstance(error, ShapeError) and not self.counts_["encoded"]
-            ):  # else it was right before
+            if isinstance(error, ShapeError) and not self.counts_["encoded"]:  # else it was right before
                 raise
             self.error_ = error
             return None

@@ -44,20 +44,15 @@ class RankedList:
             self._scores[self._known] = self.exact[self._known]
         return self._scores
 
-    def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rank among all, and key, of the rows that may be encoded, by their scores."""
-        order = np.argsort(-self.scores(), kind="stable")
+    def ranked(self, skips: Mapping[Any, int], most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return rank among all, and key, of the rows that may be encoded, among the first ``most``."""
+        order = np.argsort(-self.scores(), kind="stable")[:most]
         ranks = np.flatnonzero(np.isnan(self.exact)[order])
         keys = self.keys[order[ranks]]
         if skips:
             open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
             return ranks[open_], keys[open_]
         return ranks, keys
-
-    def wanted(self, skips: Mapping[Any, int], budget: int) -> np.ndarray:
-        """Return the keys of the first ``budget`` rows that may be encoded: few, if the query was asked before."""
-        ranks, keys = self.ranked(skips)
-        return keys[ranks < budget]
 
     def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
         """Score rows by the new model's vectors of them, (m, d_new)."""

@@ -29,10 +29,9 @@ def measure_lists(
 ) -> dict[str, Any]:
     """Return the overlap with the re-embedded store's lists by encodings for a query, and what a log of queries costs.
 
-    A row is mapped by a map that has not seen it, but may have seen the query; what that and the anchors left out make
-    of the list without encodings, compared with its score by maps that have seen neither, corrects the others. Of
-    ``rows``, queries of a log that are unlike each other re-embed 1 − (1 − encodings / rows)^log. Empty if the store
-    has too few items, or is searched with a correction for hubs.
+    Rows are mapped by maps that may have seen the query: the list without encodings, by maps that have not, corrects
+    the others. Queries unlike each other re-embed 1 − (1 − encodings / rows)^log of the ``rows``. Empty for too few
+    items, or with a correction for hubs.
     """
     items = measured.compared or items
     search, stored = items.searches[-1], items.tables.store_modality
@@ -61,8 +60,8 @@ def measure_lists(
                 out[1 + budgets.index(encoded)] = np.isin(wanted, one.keys[one.first(k, True)[0]]).mean()
     missing = (1 - float(np.clip(scored.mean(), 0, 1))) / max(1 - found[:, 0].mean(), 1e-9)
     table = []
+    groups = None if scored.groups is None else scored.groups[asked]
     for budget, overlap in zip((0, *budgets), (1 - missing * (1 - found)).T, strict=True):
-        groups = None if scored.groups is None else scored.groups[asked]
         value = float(np.clip(overlap.mean(), 0, 1))
         score = Estimate(value, *rate_interval(value, overlap, groups=groups, each=k), len(overlap))
         encodings = log * budget if rows is None else round(rows * (1 - (1 - min(budget / rows, 1)) ** log))
