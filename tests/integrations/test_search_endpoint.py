@@ -134,6 +134,14 @@ def test_many_clients_at_a_time(index, ahead):
         assert search.counts_["left"] == 0
 
 
+def test_an_encoder_of_another_model_is_refused_before_the_server_listens(here, index, ahead, toy, new_rows, tmp_path):
+    np.savez(tmp_path / "old.npz", vectors=index.vectors, ids=TEXTS)
+    np.savez(tmp_path / "other.npz", vectors=new_rows[:, ::-1], ids=TEXTS)
+    ahead.save(tmp_path / "map")
+    words = ("--encoder", toy, "--index", "old.npz", "--encode", "other.npz", "--port", "0")
+    here("bridge serve", "map", *words).refused("not those of the new model")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.long
 def test_a_server_that_is_killed_keeps_what_it_encoded(index, ahead, tmp_path, number):
