@@ -84,8 +84,7 @@ class ByUse:
             yield stack.enter_context(LazySearch(rows, mapping, encode, **options))
 
 
-#: Settings of ``--encode``: modality of the rows that are searched, most encodings in all, and the folder that keeps
-#: what was encoded of a file.
+#: Settings of ``--encode``: modality of the searched rows, most encodings in all, folder that keeps those of a file.
 BY_USE = {"among": str, "limit": int, "journal": str}
 
 
@@ -139,17 +138,13 @@ def search(
             n, share, error = lazy.rows.n, lazy.reembedded_share_, lazy.error_
         hits = table_of_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
         hits = hits.filter(np.isfinite(now.scores.ravel()))
-        report |= {
-            **lazy.counts_,
-            "reembedded_share": share,
-            "agreement": lazy.agreement_,
-            "error": error and str(error),
-        }
+        report |= {**lazy.counts_, "reembedded_share": share, "error": error and str(error)}
+        report["agreement"] = lazy.agreement_
         notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
         if error is not None:
             notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
         if known is not None:
-            before, after = report["scores"] = _judged(str(qrels), new_queries, known.ids, now.ids)
+            report["scores"] = before, after = _judged(str(qrels), new_queries, known.ids, now.ids)
             words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())
             notes.append(f"By {qrels}, before → after these encodings: {words}")
     title = f"{len(new_queries):,} queries, {n:,} rows"
@@ -165,7 +160,7 @@ def _judged(qrels: str, queries: Embeddings, *lists: np.ndarray) -> list[dict[st
     from congruence.evaluation.judgments import judge, ranked_scores, read_qrels
 
     grades, found = read_qrels(qrels), [id_texts(one.ravel().tolist()) for one in lists]
-    names = id_texts(sorted({*(name for one in (*found, *grades.values()) for name in one)}))
+    names = id_texts(sorted({*np.concatenate(found).tolist()}.union(*grades.values())))
     judged = judge(queries, Embeddings(np.ones((len(names), 1)), ids=names), qrels=grades)
     asked = np.flatnonzero(judged.judged)
     rows = (id_rows(names, one).reshape(len(queries), -1)[asked] for one in found)

@@ -273,9 +273,7 @@ class Service:
         self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float, lazy: LazySearch | None
     ) -> None:
         self.vectors, self.names, self.limits, self.lazy = vectors, names, limits, lazy
-        self.metrics = Metrics()
-        if lazy is not None:
-            self.metrics.watch(lazy)
+        self.metrics = Metrics(lazy)
         self.batcher = Batcher(self._encode, max_batch=limits.max_batch, window=window)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self._active, self._began = 0, int(time.time())
@@ -476,7 +474,7 @@ class _Guard:
 class Metrics:
     """Metrics for Prometheus, in a registry of their own, so that two servers in one process stay separate."""
 
-    def __init__(self) -> None:
+    def __init__(self, lazy: LazySearch | None) -> None:
         library = require("prometheus_client", extra="serve")
         own = library.CollectorRegistry()
         counter, gauge, histogram = (
@@ -491,12 +489,8 @@ class Metrics:
         self.encoding = timer("congruence_encode_seconds", "Seconds per call of the encoder and the bridge.")
         self.waiting = gauge("congruence_waiting_texts", "Texts waiting for the encoder.")
         self.tokens = counter("congruence_tokens", "Tokens of all texts encoded for requests.")
-        self._gauge = gauge
+        for name, words in LAZY.items() if lazy is not None else ():
+            read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
+            gauge(f"congruence_lazy_{name}", words).set_function(read)
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self.page: Callable[[], bytes] = partial(library.generate_latest, own)
-
-    def watch(self, lazy: LazySearch) -> None:
-        """Add what a search that re-embeds an index says of it."""
-        for name, words in LAZY.items():
-            read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
-            self._gauge(f"congruence_lazy_{name}", words).set_function(read)

@@ -223,10 +223,10 @@ class LazySearch:
             complete = self._rounds(lists, known, None if self.timeout is None else time.monotonic() + self.timeout)
         else:
             with self._lock:
-                done = [one for one in self._waiting if one.done()]
-                self._waiting = [one for one in self._waiting if one not in done]
-                for one in done:
-                    one.result()  # raises the errors of earlier searches
+                done = [future for future in self._waiting if future.done()]
+                self._waiting = [future for future in self._waiting if future not in done]
+                for future in done:
+                    future.result()  # raises the errors of earlier searches
                 if len(self._waiting) < QUEUE:
                     self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q, k), known, None)))
                 else:
