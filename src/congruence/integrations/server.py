@@ -489,8 +489,9 @@ class Metrics:
         self.encoding = timer("congruence_encode_seconds", "Seconds per call of the encoder and the bridge.")
         self.waiting = gauge("congruence_waiting_texts", "Texts waiting for the encoder.")
         self.tokens = counter("congruence_tokens", "Tokens of all texts encoded for requests.")
-        for name, words in LAZY.items() if lazy is not None else ():
-            read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
-            gauge(f"congruence_lazy_{name}", words).set_function(read)
+        if lazy is not None:
+            for name, words in LAZY.items():
+                read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
+                gauge(f"congruence_lazy_{name}", words).set_function(read)
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self.page: Callable[[], bytes] = partial(library.generate_latest, own)
