@@ -233,7 +233,7 @@ def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth
     (tmp_path / "qrels.txt").write_text("\n".join([*lines, "q9 0 x 1", "q0 0 gone 0"]))
     mapping.save(tmp_path / "map")
     words = ("bridge", "search", "map", "--queries", "asked.npz", "--index", "old.npz", "--set", "among=image")
-    judged = ("--encode", "new.npz", "--budget", 40, "--qrels", "qrels.txt")
+    judged = ("--encode", "new.npz", "--budget", 40, "--set", "qrels=qrels.txt")
     found = json.loads(here(*words, *judged, "--json").ends(0).out)
     before, after = found["scores"]
     hits = [{hit["id"] for hit in found["hits"] if hit["query"] == f"q{k}"} for k in range(8)]
@@ -241,4 +241,4 @@ def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth
     assert after["ndcg@10"] > before["ndcg@10"]
     assert after["ndcg@10"] == pytest.approx(right, abs=0.1)
     assert f"ndcg@10 {before['ndcg@10']:.3f} → " in here(*words, *judged).ends(0).out
-    here(*words[:-2], "--qrels", "qrels.txt").refused("--qrels without --encode")
+    here(*words[:-2], "--set", "qrels=qrels.txt").refused("--set qrels without --encode")

@@ -155,7 +155,8 @@ def test_a_server_that_is_killed_keeps_what_it_encoded(index, ahead, tmp_path, n
     migrate(str(tmp_path / "texts.lance"), ahead, switch=True, modality="text", journal=tmp_path / "journal")
     pq.write_table(pa.table({"id": TEXTS, "text": TEXTS}), tmp_path / "items.parquet")
     index_words = ("--index", str(tmp_path / "texts.lance"), "--encode", "toy:new")
-    words = (*index_words, "--items", str(tmp_path / "items.parquet"), "--budget", "10", "--rate", "20")
+    settings = ("--set", f"items={tmp_path / 'items.parquet'}", "--set", "rate=20")
+    words = (*index_words, *settings, "--budget", "10")
 
     def metrics(url: str) -> dict[str, float]:
         page = httpx.get(url.replace("/v1", "/metrics")).text

@@ -56,12 +56,10 @@ class ByUse:
         str | None,
         typer.Option(
             help="Re-embed the rows that queries ask for, by a command with {ids} and {out}, a file of vectors, or an "
-            "encoder with --items. MAP is then that of the rows, or the journal of a switched database."
+            "encoder with --set items. MAP is then that of the rows, or the journal of a switched database."
         ),
     ] = None
-    items: Annotated[str | None, typer.Option(help="For --encode: table or folder of the items, with ids.")] = None
     budget: Annotated[int, typer.Option(help="For --encode: most rows encoded for a query.")] = 50
-    rate: Annotated[float | None, typer.Option(help="For --encode: most encodings a second.")] = None
 
     @contextmanager
     def open(self, map_path: str, index: str, settings: dict[str, Any], ids: str | None = None) -> Iterator[LazySearch]:
@@ -70,7 +68,7 @@ class ByUse:
         from congruence.cli.migrate._step import FINDING, read_kept
         from congruence.cli.migrate.later import open_encoder
 
-        modality = settings.pop("among", None)
+        modality, items = (settings.pop(name, None) for name in ("among", "items"))
         with ExitStack() as stack:
             if os.path.exists(os.path.join(map_path, "journal.json")):
                 kept = read_kept(Path(map_path))
@@ -79,13 +77,13 @@ class ByUse:
                 mapping = rows.mapper.map
             else:
                 rows, mapping = read(index, ids), load_map(map_path)[0]
-            encode = open_encoder(str(self.encode), self.items, modality, mapping)
-            options = {"budget": self.budget, "rate": self.rate, "modality": modality, **settings}
-            yield stack.enter_context(LazySearch(rows, mapping, encode, **options))
+            encode = open_encoder(str(self.encode), items, modality, mapping)
+            yield stack.enter_context(LazySearch(rows, mapping, encode, self.budget, modality=modality, **settings))
 
 
-#: Settings of ``--encode``: modality of the searched rows, most encodings in all, folder that keeps those of a file.
-BY_USE = {"among": str, "limit": int, "journal": str}
+#: Settings of ``--encode``: items of an encoder, most encodings a second and in all, modality of the searched rows, and
+#: folder that keeps what was encoded of a file.
+BY_USE = {"items": str, "rate": float, "limit": int, "among": str, "journal": str}
 
 
 def command() -> None:
@@ -103,8 +101,7 @@ def search(
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     by_use: ByUse = ByUse(),
-    qrels: str | None = option(None, "With --encode: relevance judgments in TREC format, query 0 document grade."),
-    settings: dict[str, Any] = settable(**BY_USE, timeout=float),
+    settings: dict[str, Any] = settable(**BY_USE, timeout=float, qrels=str),
     out: str | None = option(None, "Write all hits to a .csv or .parquet file.", "--out", "-o"),
     force: Force = False,
     as_json: Json = False,
@@ -114,7 +111,8 @@ def search(
     Example: congruence bridge search back --queries library/new-texts.parquet --index library/old-photos.parquet
 
     With --encode the rows that the queries ask for are re-embedded, and ranked by the new model's own scores. In a
-    switched database they stay so; of a file they are kept by --set journal=FOLDER.
+    switched database they stay so; of a file they are kept by --set journal=FOLDER. qrels are relevance judgments in
+    TREC format, by which the lists are scored before and after.
     """
     import numpy as np
 
@@ -125,11 +123,12 @@ def search(
     new_queries, notes = read(queries, ids, modality=modality), []
     report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries)}
     if by_use.encode is None:
-        refuse_options({"--qrels": qrels, **{f"--set {name}": True for name in settings}}, "without --encode")
+        refuse_options({f"--set {name}": True for name in settings}, "without --encode")
         rows = read(index, ids)
         found, n = Bridge.load(map_path).search(new_queries, rows, k), len(rows)
         hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
     else:
+        qrels = settings.pop("qrels", None)
         with by_use.open(map_path, index, settings, ids) as lazy:
             limit, lazy.limit = lazy.limit, 0
             known = None if qrels is None else lazy.search(new_queries, k)
@@ -144,7 +143,7 @@ def search(
         if error is not None:
             notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
         if known is not None:
-            report["scores"] = before, after = _judged(str(qrels), new_queries, known.ids, now.ids)
+            report["scores"] = before, after = _judged(qrels, new_queries, known.ids, now.ids)
             words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())
             notes.append(f"By {qrels}, before → after these encodings: {words}")
     title = f"{len(new_queries):,} queries, {n:,} rows"
