@@ -21,10 +21,14 @@ from congruence import LazySearch, fit
 from congruence.errors import CongruenceWarning
 
 K = 10
+MODELS = ["caltech", "fashion", "fashion reversed", "clip", "names", "texts over photos", "lvis texts"]
 
 
 def pair(name, folder):
-    """Return the rows of both models, unit, labels if there are any, and how many rows the index has."""
+    """Return the rows of both models, unit, labels if there are any, and how many rows the index has; and, where other
+    items ask than rows, queries of the new model, with their labels.
+    """
+    others, of_others = None, None
     if name == "caltech":
         data = arrays(folder / "caltech101_unimodal.npz")
         sides, labels, n = ("image_mobilenet_v2", "image_effnet_lite0"), data["label"], 6000
@@ -34,23 +38,40 @@ def pair(name, folder):
     elif name == "clip":
         data = arrays(folder / "clip_rn50_vitb32.npz")
         sides, labels, n = ("image_openai_rn50", "image_openai_vitb32"), data["label"], 1200
+    elif name == "texts over photos":
+        data = arrays(folder / "clip_rn50_vitb32.npz")
+        sides, labels, n = ("image_openai_rn50", "image_openai_vitb32"), data["label"], 1200
+        names = np.concatenate([data[f"{words}_names"] for words in ("lvis", "imagenet")])
+        others = np.concatenate([data[f"{words}_text_openai_vitb32"] for words in ("lvis", "imagenet")])
+        number = {str(one).lower().replace("_", " "): k for k, one in enumerate(data["classes"])}
+        of_others = np.array([number.get(str(one).lower().replace("_", " "), -1) for one in names])
+        others = unit(others, np.float32)
+    elif name == "lvis texts":
+        data = arrays(folder / "lvis1203_clip.npz")
+        sides, labels, n = ("text_openai_vitb16", "text_eva02_b16"), None, 850
     else:
         data = arrays(folder / "imagenet1000_unimodal.npz")
         sides, labels, n = ("text_minilm_l6", "text_mpnet"), None, 700
     sides = sides[::-1] if name == "fashion reversed" else sides
-    return (*(unit(data[side], np.float32) for side in sides), labels, n)
+    return *(unit(data[side], np.float32) for side in sides), labels, n, others, of_others
 
 
 class World:
     """A split of a pair of models: an index, a map from other rows, and unseen queries."""
 
     def __init__(self, name, folder, pairs, split, queries):
-        old, new, labels, n = pair(name, folder)
+        old, new, labels, n, others, of_others = pair(name, folder)
         order = np.random.default_rng(1000 + split).permutation(len(old))
         known, index, asked = order[:pairs], order[pairs : pairs + n], order[pairs + n :][:queries]
         self.mapping = fit(old[known], new[known], check=False)
         self.old, self.new, self.Q, self.n = old[index], new[index], new[asked], n
         self.labels = None if labels is None else (labels[index], labels[asked])
+        if others is not None:  # the names of classes, which can be judged, and as many others
+            order = np.random.default_rng(2000 + split).permutation(len(others))
+            order = np.concatenate([order[of_others[order] >= 0][: queries // 2], order[of_others[order] < 0]])[
+                :queries
+            ]
+            self.Q, self.labels = others[order], (labels[index], of_others[order])
         self.true = self.first(self.Q @ self.new.T)
 
     @staticmethod
@@ -69,7 +90,8 @@ class World:
         found = {"overlap": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, true, strict=True)]))}
         if self.labels is not None:
             rows, asked = self.labels
-            found["class"] = float(np.mean(rows[ids] == asked[where][:, None]))
+            judged = np.isin(asked[where], rows)
+            found["class"] = float(np.mean(rows[ids[judged]] == asked[where][judged][:, None]))
         return found
 
 
@@ -128,19 +150,28 @@ def shares(world, budgets):
 
 def logs(world, budgets):
     found = {}
-    for asked, budget in ((10, 100), (100, 50)):
+    for asked, budget in ((10, 50), (10, 100), (30, 50), (100, 20), (100, 50)):
         search = world.search(budget=budget)
-        part = slice(0, asked)
+        order = np.random.default_rng(5).permutation(len(world.Q))
+        part, unseen = order[:asked], order[asked:][:50]
+        at_once = []
         for query in world.Q[part]:
+            search.limit = 0
+            at_once.append(search.search(query, K).ids)
+            search.limit = None
             search.search(query, K)
-        search.limit = 0
-        again = np.array([search.search(query, K).ids for query in world.Q[part]])
-        found[f"{asked} × {budget}"] = {**world.judge(again, part), "share": search.reembedded_share_}
+        estimate, search.limit = search.agreement_, 0
+        again, others = (np.array([search.search(query, K).ids for query in world.Q[some]]) for some in (part, unseen))
+        row = found[f"{asked} × {budget}"] = {"share": search.reembedded_share_}
+        row["expected share"] = 1 - (1 - min(budget / world.n, 1)) ** asked
+        row |= {"first time": world.judge(np.array(at_once), part)["overlap"], "estimated": estimate}
+        row["again"] = world.judge(again, part)["overlap"]
+        row["unseen"] = world.judge(others, unseen)["overlap"] if len(unseen) else np.nan
         log = world.search()
         log.reembed(world.Q[part], budget=search.rows.n_native // 2)
         log.limit = 0
         ids = np.array([log.search(query, K).ids for query in world.Q[part]])
-        found[f"{asked}, reembed by half as many"] = {**world.judge(ids, part), "share": log.reembedded_share_}
+        row |= {"half as many, ahead": world.judge(ids, part)["overlap"]}
     return found
 
 
@@ -199,7 +230,7 @@ def main():
     parser.add_argument("what", choices=("lists", "shares", "logs", "time"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("../shared/data"))
     parser.add_argument("--pairs", type=int, nargs="+", default=[50, 200], help="pairs of the map")
-    parser.add_argument("--models", nargs="+", default=["caltech", "fashion", "fashion reversed", "clip", "names"])
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--budgets", type=int, nargs="+", default=[50], help="encodings a query")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--queries", type=int, default=100)

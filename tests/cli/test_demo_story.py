@@ -51,7 +51,9 @@ def test_a_library_is_moved_and_the_page_tells_it(here, photos, tmp_path):
     assert result["certificate"]["headline"]
     assert result["certificate"]["costs"][0]["name"] == "keep the old model"
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
-    assert page.count("data:image/webp") == (6 + 1) * 4 * 5  # one search is told step by step
+    assert page.count("data:image/webp") == (6 + 1) * 4 * 5 + 3 * 5  # one search is told step by step, and one by use
+    assert "by the map, 0 photos encoded" in page
+    assert "after its first search, 50 photos encoded" in page
     assert result["certificate"]["headline"][1:] in page
     assert "CC BY 4.0" in page
     assert "the old vectors are restored bit for bit" in page
@@ -67,7 +69,10 @@ def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, phot
     harmed = [one for one in result["examples"] if one["harmed"]]
     assert all(one["steps"][2]["right"] < one["steps"][0]["right"] for one in harmed)
     result["certificate"] = {"headline": "map now"}
-    _demo_photos.tell(photos, {}, result | {"same_lists": False})
+    by_use = _demo_photos.search_by_use(photos, _demo_photos.certify_sample(photos).fit(), harmed[0]["text"])
+    same = [step["same"] for step in by_use["steps"]]
+    assert same[0] < same[1] <= same[2]
+    _demo_photos.tell(photos, {"by_use": by_use}, result | {"same_lists": False})
     out = capsys.readouterr().out
     assert "pip install 'congruence[lancedb]'" in out
     assert "NOT the same" in out

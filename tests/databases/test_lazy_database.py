@@ -73,7 +73,7 @@ def test_two_workers_share_what_they_encode(switched, mapping, truth, tmp_path):
         b.write()
         done = models[0].asked + models[1].asked
         assert len(done) == len(set(done)) == b.rows.n_native
-        a.rows._refresh()
+        a.rows.refresh()
         assert a.rows.n_native == len(done)
         assert two.verify().passed
         assert one.rollback()["identical"]
@@ -172,3 +172,73 @@ def test_the_command_re_embeds_what_a_log_uses_resumes_and_maps_the_rest_again(r
     run("reembed", *given, "--budget", 80, "--until", 0.9).refused("--until or --texts")
     assert run("verify").code == 0
     assert run("rollback").code == 0
+
+
+def test_bridge_search_re_embeds_a_switched_database(run, here, truth, tmp_path):
+    rows = unit(np.stack(list(truth.values()))[:12]).astype(np.float32)
+    np.savez(tmp_path / "log.npz", vectors=rows)
+    run("run", "--map", "map", "--yes").ends(0)
+    run("switch").ends(0)
+    (folder,) = tmp_path.glob("migration-*")
+    words = ("bridge", "search", folder, "--queries", "log.npz", "--index", "memory", "-k", 5)
+    lazily = (*words, "--encode", "new.npz", "--set", "among=image", "--budget", 8)
+    first = json.loads(here(*lazily, "--json").ends(0).out)
+    assert {hit["model"] for hit in first["hits"]} == {"new"}
+    for hit in first["hits"]:
+        assert hit["score"] == pytest.approx(float(truth[str(hit["id"])] @ rows[hit["query"]]), abs=1e-5)
+    assert 40 < first["encoded"] <= 96 + 20
+    assert f"{first['encoded']:,} of these are re-embedded" in run("status").out
+    again = json.loads(here(*lazily, "--json").ends(0).out)
+    assert again["reembedded_share"] > first["reembedded_share"]
+    assert again["agreement"] > first["agreement"]
+    assert "rows were encoded" in here(*lazily, "--set", "limit=0").ends(0).out
+    np.savez(
+        tmp_path / "other.npz", vectors=np.roll(np.load(tmp_path / "new.npz")["vectors"], 1, axis=0), ids=list(truth)
+    )
+    wrong = ("--encode", "other.npz", "--set", "among=image", "--budget", 60)
+    here(*words, *wrong).refused("another order")
+    here(*words[:2], tmp_path / "map", *words[3:], "--set", "limit=3").refused("--set limit without --encode")
+    assert run("rollback").code == 0
+
+
+def test_bridge_search_re_embeds_a_file_and_keeps_it_in_a_folder(here, mapping, truth, tmp_path):
+    made = table()
+    names = [str(one) for one in images(made)]
+    np.savez(tmp_path / "old.npz", vectors=np.stack([made.old[int(one)] for one in names]), ids=names)
+    some = [one for one in names if one != names[3]]  # whose item is gone
+    np.savez(tmp_path / "new.npz", vectors=np.stack([truth[one] for one in some]).astype(np.float32), ids=some)
+    np.savez(tmp_path / "asked.npz", vectors=truth[names[3]][None].astype(np.float32))
+    mapping.save(tmp_path / "map")
+    words = ("bridge", "search", "map", "--queries", "asked.npz", "--index", "old.npz", "--encode", "new.npz", "--json")
+    kept = ("--budget", 30, "--set", "journal=kept", "--set", "among=image")
+    first = json.loads(here(*words, *kept).ends(0).out)
+    assert 29 <= first["encoded"] <= 29 + 20  # those of the check
+    assert first["failed"] == 1
+    assert "missing from the file" in first["error"]
+    assert names[3] not in [hit["id"] for hit in first["hits"]]
+    again = json.loads(here(*words, *kept, "--set", "limit=0").ends(0).out)
+    assert (again["encoded"], again["reembedded_share"]) == (0, first["encoded"] / len(names))
+
+
+def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth, tmp_path):
+    made = table()
+    names = [str(one) for one in images(made)]
+    new = np.stack([truth[one] for one in names]).astype(np.float32)
+    Q = unit(new[:8] + 0.05).astype(np.float32)
+    np.savez(tmp_path / "old.npz", vectors=np.stack([made.old[int(one)] for one in names]), ids=names)
+    np.savez(tmp_path / "new.npz", vectors=new, ids=names)
+    np.savez(tmp_path / "asked.npz", vectors=Q, ids=[f"q{k}" for k in range(8)])
+    first = np.argsort(-(Q @ new.T), axis=1)[:, :10]
+    lines = [f"q{k} 0 {names[row]} 1" for k, rows in enumerate(first) for row in rows]
+    (tmp_path / "qrels.txt").write_text("\n".join([*lines, "q9 0 x 1", "q0 0 gone 0"]))
+    mapping.save(tmp_path / "map")
+    words = ("bridge", "search", "map", "--queries", "asked.npz", "--index", "old.npz", "--set", "among=image")
+    judged = ("--encode", "new.npz", "--budget", 40, "--set", "qrels=qrels.txt")
+    found = json.loads(here(*words, *judged, "--json").ends(0).out)
+    before, after = found["scores"]
+    hits = [{hit["id"] for hit in found["hits"] if hit["query"] == f"q{k}"} for k in range(8)]
+    right = np.mean([len(hits[k] & {names[row] for row in first[k]}) / 10 for k in range(8)])
+    assert after["ndcg@10"] > before["ndcg@10"]
+    assert after["ndcg@10"] == pytest.approx(right, abs=0.1)
+    assert f"ndcg@10 {before['ndcg@10']:.3f} → " in here(*words, *judged).ends(0).out
+    here(*words[:-2], "--set", "qrels=qrels.txt").refused("--set qrels without --encode")

@@ -95,6 +95,7 @@ def secret(tmp_path):
         (["--port", "70000"], "Got --port 70000; expected 0 to 65535"),
         (["--set", "max_batch=0"], "--set max_batch"),
         (["--encoder", "toy"], "Pass a name with one of these prefixes"),
+        (["--index", "old.npz"], "Got one of --index and --encode; expected both, or none."),
     ],
 )
 def test_what_is_refused_before_anything_is_served(here, folder, toy, monkeypatch, options, said):

@@ -76,6 +76,7 @@ def story():
         "steps": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
         "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
         "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
+        "by_use": {"text": "long words " * 6, "steps": [{**shown[0], "encoded": 1500, "same": 3}] * 3},
     }
     return render_story({**sizes, **facts})
 

@@ -84,17 +84,20 @@ def test_nothing_is_encoded_twice_and_what_is_known_is_kept_and_saved(world, tmp
     other = Model(new)
     loaded = LazySearch.load(tmp_path / "lazy", old, mapping, other, limit=0)
     assert loaded.reembedded_share_ == search.reembedded_share_
-    np.testing.assert_allclose(loaded.rows.vectors, search.rows.vectors, atol=1e-6)
+    np.testing.assert_allclose(loaded.rows.vectors[model.asked], new[model.asked], atol=1e-6)
     assert loaded.search(queries[:5]).ids.shape == (5, K)
     assert not other.asked
     changed = old.copy()
     row = int(search.rows.native[0])
     changed[row] = old[row + 1]
     rest = LazySearch.load(tmp_path / "lazy", changed, mapping, other)
+    rest.search(queries[0])
     assert rest.counts_["skipped"] == 1
     assert row not in rest.rows.native
-    with pytest.raises(errors.SpaceMismatchError, match="another map"):
-        LazySearch.load(tmp_path / "lazy", old, fit(old[:200], new[:200], check=False), other)
+    with pytest.raises(errors.SpaceMismatchError, match="not those of the new model"):  # nor are those in the folder
+        LazySearch.load(tmp_path / "lazy", old, mapping, lambda rows: np.roll(new, 7, axis=1)[rows]).search(queries[40])
+    with pytest.raises(errors.FileError):
+        LazySearch.load(tmp_path / "none", old, mapping, other)
 
 
 def test_ids_files_and_known_rows(world, tmp_path):
@@ -205,8 +208,8 @@ def test_limits_of_encodings(world, monkeypatch):
     assert len(model.asked) == 25
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     search = LazySearch(old, mapping, Model(new), rate=5, check=False)
+    monkeypatch.setattr(search._stopped, "wait", lambda seconds: now.__setitem__(0, now[0] + seconds))
     search.search(queries[0])
     assert now[0] == pytest.approx(40 / 5)  # the fifth ten began after the first forty
     with pytest.raises(errors.ParameterError):
@@ -229,6 +232,102 @@ def test_in_the_background_the_next_answer_is_better(world):
     search.search(queries[0])
     with pytest.raises(errors.ShapeError):
         search.join()
+
+
+def test_the_estimated_agreement_is_near_the_true_one_and_rises(world):
+    old, new, mapping, queries = world
+    with LazySearch(old, mapping, Model(new), mode="background", check=False) as search:
+        assert np.isnan(search.agreement_)
+        first = search.search(queries[:60], k=K)
+        search.join()
+        assert search.agreement_ == pytest.approx(overlap(first.ids, queries[:60], new), abs=0.15)
+        before = search.agreement_
+        for _ in range(4):
+            search.search(queries[:60], k=K)
+            search.join()
+        assert search.agreement_ > before + 0.2
+
+
+def test_a_stopped_search_answers_by_what_is_known_and_ends_at_once(world):
+    old, new, mapping, queries = world
+    free, model = threading.Event(), Model(new)
+
+    def slow(rows):
+        free.wait(20)
+        return model(rows)
+
+    with LazySearch(old, mapping, slow, mode="background", rate=1, check=False) as search:
+        for start in range(0, 100, 2):
+            search.search(queries[start : start + 2])
+        assert search.queued_ == 50
+        search.stop()
+        free.set()
+        search.join()  # with a rate of 1 all of them take an hour
+        assert len(model.asked) <= 20  # the batch that was being encoded
+        assert search.rows.n_native == len(model.asked)
+        assert search.search(queries[0]).ids.shape == (K,)
+        search.join()
+        assert search.queued_ == 0
+
+
+def test_a_full_queue_counts_what_it_leaves_out(world):
+    old, new, mapping, queries = world
+    free = threading.Event()
+    search = LazySearch(old, mapping, lambda rows: free.wait(20) and new[rows], mode="background", check=False)
+    for query in queries[:70]:
+        assert search.search(query).ids.shape == (K,)
+    assert 3 <= search.counts_["left"] <= 6
+    search.stop()
+    free.set()
+    search.close()
+
+
+def test_a_width_that_changes_later_is_an_error_of_the_encoder(world):
+    old, new, mapping, queries = world
+    width = [E]
+    search = LazySearch(old, mapping, lambda rows: new[rows, : width[0]], budget=10)
+    search.search(queries[0])
+    width[0] -= 1
+    assert search.search(queries[1]).ids.shape == (K,)
+    assert search.counts_["errors"] == 1
+    assert isinstance(search.error_, errors.ShapeError)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_two_searches_of_one_file_share_a_folder(world, tmp_path, named):
+    old, new, mapping, queries = world
+    rows = Embeddings(old, ids=[f"item {row}" for row in range(N)]) if named else old
+    models = Model(new), Model(new)
+
+    def search_by(model, index=rows):
+        by_id = lambda ids: model([one.split()[1] for one in ids])  # noqa: E731
+        return LazySearch(index, mapping, by_id if named else model, budget=20, journal=tmp_path / "kept", check=False)
+
+    one, two = map(search_by, models)
+    for query in queries[:10]:
+        one.search(query)
+        two.search(query)
+    done = models[0].asked + models[1].asked
+    assert len(done) == len(set(done)) == two.rows.n_native > 100
+    later = search_by(Model(new))  # as after a kill
+    assert later.rows.n_native == len(done)
+    np.testing.assert_allclose(later.rows.vectors[done], new[done], atol=1e-6)
+    changed = old.copy()
+    changed[done[0]] = old[(done[0] + 1) % N]
+    assert search_by(Model(new), Embeddings(changed, ids=rows.ids) if named else changed).rows.n_native == len(done) - 1
+
+
+@pytest.mark.parametrize("budget", [20, 100])
+def test_a_query_that_is_asked_again_costs_little(world, budget):
+    old, new, mapping, queries = world
+    model = Model(new)
+    search = LazySearch(old, mapping, model, budget=budget, check=False, refit=False)
+    asked = []
+    for _ in range(4):
+        search.search(queries[0])
+        asked.append(len(model.asked))
+    assert asked[0] == budget
+    assert asked[-1] <= 1.5 * budget
 
 
 def test_a_log_is_reembedded_by_expected_use(world):

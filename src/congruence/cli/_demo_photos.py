@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,8 @@ def run(
     mapping = certificate.fit()
     story = move_library(sample, mapping, share=share, random_state=seed, callback=callback)
     story["certificate"] = certified(certificate)
-    return mapping, story, {key: value for key, value in story.items() if key != "examples"}
+    story["by_use"] = search_by_use(sample, mapping, story["examples"][0]["text"])
+    return mapping, story, {key: value for key, value in story.items() if key not in ("examples", "by_use")}
 
 
 def has_lancedb() -> bool:
@@ -269,30 +271,55 @@ def _examples(
     """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
-    from congruence.report.summary import data_uri
-
-    classes = sample.classes["image"]
+    classes, photo = sample.classes["image"], partial(_photo, sample)
     sizes = Counter(classes.values())
     candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
     right = np.array([[sum(classes[i] == names[k] for i in found[k]) for k in range(len(names))] for found in hits])
     harmed = sorted(candidates, key=lambda k: int(right[2, k] - right[0, k]))[: EXAMPLES // 2]
     others = [k for k in np.random.default_rng(random_state).permutation(candidates).tolist() if k not in harmed]
 
-    def photo(name: str, k: int) -> dict[str, object]:
-        picture = data_uri(sample.thumbnails.get(name))
-        return {"text": classes[name], "picture": picture, "wanted": bool(classes[name] == names[k])}
-
     examples = []
     for k in [*harmed, *others[: EXAMPLES - len(harmed)]]:
         shown = [
-            {"name": step["name"], "right": int(right[j, k]), "found": [photo(name, k) for name in hits[j][k]]}
+            {"name": step["name"], "right": int(right[j, k]), "found": [photo(i, names[k]) for i in hits[j][k]]}
             for j, step in enumerate(steps)
         ]
         examples.append({"text": str(names[k]), "harmed": k in harmed, "steps": shown})
     return examples
 
 
-def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
+def _photo(sample: Bundle, name: str, wanted: str) -> dict[str, object]:
+    from congruence.report.summary import data_uri
+
+    of_class = sample.classes["image"][name]
+    return {"text": of_class, "picture": data_uri(sample.thumbnails.get(name)), "wanted": bool(of_class == wanted)}
+
+
+def search_by_use(sample: Bundle, mapping: Map, text: str) -> dict[str, Any]:
+    """Search the mapped library for a class name by the map, after its first lazy search, and after ten; return what is
+    found at each step, and how much of it the new model finds, too.
+    """
+    from congruence import LazySearch
+
+    new, texts = sample.target["image"], sample.target["text"]
+    asked = dict(zip(texts.ids.tolist(), texts.vectors.astype("float32"), strict=True))
+    others = [name for name in asked if name != text][:9]
+    search = LazySearch(sample.source["image"], mapping, lambda ids: new.take(ids).vectors, check=False)
+    own = {new.ids[row] for row in (new.vectors.astype("float32") @ asked[text]).argsort()[-SHOWN:]}
+    steps: list[dict[str, Any]] = []
+    for step, names in {"by the map": [], "after its first search": [text], "after ten searches": others}.items():
+        search.limit = None
+        for name in names:
+            search.search(asked[name], SHOWN)
+        search.limit = 0
+        found = search.search(asked[text], SHOWN).ids.tolist()
+        facts = {"name": step, "encoded": search.rows.n_native, "same": len(own & {*found})}
+        shown = [_photo(sample, one, text) for one in found]
+        steps.append({**facts, "right": sum(bool(one["wanted"]) for one in shown), "found": shown})
+    return {"text": text, "steps": steps}
+
+
+def tell(_: Bundle, story: dict[str, Any], result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
     say(
         f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
@@ -305,5 +332,8 @@ def tell(_: Bundle, __: dict[str, Any], result: dict[str, Any]) -> None:
     print_table("the library at each step", ["", "photos nearest to their name", "first photo found is right"], rows)
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
+    by_use = story["by_use"]
+    found = (f"{one['same']} {one['name']} ({one['encoded']:,} photos encoded)" for one in by_use["steps"])
+    say(f"“{by_use['text']}” finds, of the new model's {SHOWN} first photos, {', '.join(found)}.")
     same = result["identical"] and result["same_lists"]
     print(f"Rolled back: {'bit for bit the old vectors, and the same results' if same else 'NOT the same'}.")

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._input import column, in_python, inverse_of, read, read_given, refuse_options, two_sides, unit_rows
+from congruence.cli._input import (
+    column,
+    in_python,
+    inverse_of,
+    load_map,
+    open_asking,
+    read,
+    read_given,
+    refuse_options,
+    two_sides,
+    unit_rows,
+)
 from congruence.cli._options import MODEL, Force, Ids, Json, Normalize, Seed, argument, option, settable
-from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
+from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say, say_error
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
 from congruence.cli.search import print_hits, table_of_hits
 from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from congruence import Embeddings, LazySearch
 
 #: Commands in the order of the help, by the module that has them.
 ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
@@ -23,6 +46,44 @@ FORMATS = {"faiss": ("index", "side"), "onnx": ("side", "role"), "sentence-trans
 #: Spaces of the served vectors, as Python names them; what a server accepts.
 SPACES = {"index": "target", "encoder": "source"}
 LIMITS = {"max_batch": 256, "max_body": 2 * 2**20, "max_chars": 32768, "max_waiting": 256, "timeout": 30.0}
+
+
+@dataclass(frozen=True)
+class ByUse:
+    """How an index is re-embedded by use."""
+
+    encode: Annotated[
+        str | None,
+        typer.Option(
+            help="Re-embed the rows that queries ask for, by a command with {ids} and {out}, a file of vectors, or an "
+            "encoder with --set items. MAP is then that of the rows, or the journal of a switched database."
+        ),
+    ] = None
+    budget: Annotated[int, typer.Option(help="For --encode: most rows encoded for a query.")] = 50
+
+    @contextmanager
+    def open(self, map_path: str, index: str, settings: dict[str, Any], ids: str | None = None) -> Iterator[LazySearch]:
+        """Open an index that is re-embedded by use: a switched database by its journal, or a file and its map."""
+        from congruence import LazySearch, Migration
+        from congruence.cli.migrate._step import FINDING, read_kept
+        from congruence.cli.migrate.later import open_encoder
+
+        modality, items = (settings.pop(name, None) for name in ("among", "items"))
+        with ExitStack() as stack:
+            if os.path.exists(os.path.join(map_path, "journal.json")):
+                kept = read_kept(Path(map_path))
+                found = stack.enter_context(closing(open_asking(index, **{name: kept.get(name) for name in FINDING})))
+                rows: Any = Migration(found, journal=Path(map_path))
+                mapping = rows.mapper.map
+            else:
+                rows, mapping = read(index, ids), load_map(map_path)[0]
+            encode = open_encoder(str(self.encode), items, modality, mapping)
+            yield stack.enter_context(LazySearch(rows, mapping, encode, self.budget, modality=modality, **settings))
+
+
+#: Settings of ``--encode``: items of an encoder, most encodings a second and in all, modality of the searched rows, and
+#: folder that keeps what was encoded of a file.
+BY_USE = {"items": str, "rate": float, "limit": int, "among": str, "journal": str}
 
 
 def command() -> None:
@@ -39,6 +100,8 @@ def search(
     k: int = option(10, "Number of hits per query.", "--k", "-k"),
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
+    by_use: ByUse = ByUse(),
+    settings: dict[str, Any] = settable(**BY_USE, timeout=float, qrels=str),
     out: str | None = option(None, "Write all hits to a .csv or .parquet file.", "--out", "-o"),
     force: Force = False,
     as_json: Json = False,
@@ -46,6 +109,10 @@ def search(
     """Search an old model's index with a new model's queries.
 
     Example: congruence bridge search back --queries library/new-texts.parquet --index library/old-photos.parquet
+
+    With --encode the rows that the queries ask for are re-embedded, and ranked by the new model's own scores. In a
+    switched database they stay so; of a file they are kept by --set journal=FOLDER. qrels are relevance judgments in
+    TREC format, by which the lists are scored before and after.
     """
     import numpy as np
 
@@ -53,13 +120,51 @@ def search(
 
     refuse_same(index, queries)
     check_out(out, queries, index, force=force, kind="table")
-    bridge = Bridge.load(map_path)
-    new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
-    found = bridge.search(new_queries, old_rows, k)
-    hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
-    report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_rows": len(old_rows)}
-    title = f"{len(new_queries):,} queries, {len(old_rows):,} rows"
-    print_hits(title, hits, report, force=force, as_json=as_json)
+    new_queries, notes = read(queries, ids, modality=modality), []
+    report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries)}
+    if by_use.encode is None:
+        refuse_options({f"--set {name}": True for name in settings}, "without --encode")
+        rows = read(index, ids)
+        found, n = Bridge.load(map_path).search(new_queries, rows, k), len(rows)
+        hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
+    else:
+        qrels = settings.pop("qrels", None)
+        with by_use.open(map_path, index, settings, ids) as lazy:
+            limit, lazy.limit = lazy.limit, 0
+            known = None if qrels is None else lazy.search(new_queries, k)
+            lazy.limit = limit
+            now = lazy.search(new_queries, k)
+            n, share, error = lazy.rows.n, lazy.reembedded_share_, lazy.error_
+        hits = table_of_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
+        hits = hits.filter(np.isfinite(now.scores.ravel()))
+        report |= {**lazy.counts_, "reembedded_share": share, "error": error and str(error)}
+        report["agreement"] = lazy.agreement_
+        notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
+        if error is not None:
+            notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
+        if known is not None:
+            report["scores"] = before, after = _judged(qrels, new_queries, known.ids, now.ids)
+            words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())
+            notes.append(f"By {qrels}, before → after these encodings: {words}")
+    title = f"{len(new_queries):,} queries, {n:,} rows"
+    print_hits(title, hits, {**report, "n_rows": n}, notes, force=force, as_json=as_json)
+
+
+def _judged(qrels: str, queries: Embeddings, *lists: np.ndarray) -> list[dict[str, float]]:
+    """Return the mean scores of lists of ids (m, k) by relevance judgments."""
+    import numpy as np
+
+    from congruence._utils.ids import id_rows, id_texts
+    from congruence.embeddings import Embeddings
+    from congruence.evaluation.judgments import judge, ranked_scores, read_qrels
+
+    grades, found = read_qrels(qrels), [id_texts(one.ravel().tolist()) for one in lists]
+    names = id_texts(sorted({*np.concatenate(found).tolist()}.union(*grades.values())))
+    judged = judge(queries, Embeddings(np.ones((len(names), 1)), ids=names), qrels=grades)
+    asked = np.flatnonzero(judged.judged)
+    rows = (id_rows(names, one).reshape(len(queries), -1)[asked] for one in found)
+    scores = (ranked_scores(one, judged.take(asked)) for one in rows)
+    return [{name: float(values.mean()) for name, values in one.items()} for one in scores]
 
 
 def evaluate(
@@ -141,6 +246,8 @@ def serve(
     map_path: str = argument(..., "Folder of a saved bridge or map.", metavar="MAP"),
     *,
     encoder: str = option(..., "Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:…."),
+    index: str | None = option(None, "With --encode: also search this file or switched database, and re-embed it."),
+    by_use: ByUse = ByUse(),
     modality: str = option("text", "Modality whose means the map uses for texts."),
     space: str = option("index", "Space of the served vectors: index, or encoder (as the encoder gives them)."),
     host: str = option("127.0.0.1", "Address to listen on. Addresses other than loopback require a key."),
@@ -151,12 +258,15 @@ def serve(
         None, "Model name that clients send; repeatable. By default the served space's."
     ),
     device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
-    settings: dict[str, Any] = settable(**LIMITS, batch_size=32, check=True, **MODEL),
+    settings: dict[str, Any] = settable(**LIMITS, **BY_USE, batch_size=32, check=True, **MODEL),
     as_json: Json = False,
 ) -> None:
     """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM.
 
     Example: congruence bridge serve back --encoder sentence-transformers:all-MiniLM-L6-v2
+
+    With --index and --encode the vectors are the new model's own, and POST /v1/search answers at once by what is known
+    of the index, while the rows that were asked for are encoded in the background.
     """
     from congruence._utils.validation import check_choice
     from congruence.encoders import load_encoder
@@ -168,11 +278,18 @@ def serve(
     check_host(host, api_key)
     for module in ("fastapi", "uvicorn", "prometheus_client"):  # checked before a model is loaded
         require(module, extra="serve")
-    bridge = Bridge.load(map_path)
-    with listen(host, port) as socket:
+    if (index is None) != (by_use.encode is None):
+        raise ParameterError("Got one of --index and --encode; expected both, or none.", "Pass the other one too.")
+    bridge = Bridge.load(map_path) if index is None else None
+    with listen(host, port) as socket, ExitStack() as stack:
         limits = Limits(**{name: settings.pop(name) for name in LIMITS if name in settings})
-        loading = {name: settings.pop(name) for name in MODEL if name in settings}
-        model = load_encoder(encoder, "text", device=device, **loading)
+        loading, lazily = ({name: settings.pop(name) for name in own if name in settings} for own in (MODEL, BY_USE))
+        model, lazy = load_encoder(encoder, "text", device=device, **loading), None
+        if index is not None:
+            lazy = stack.enter_context(by_use.open(map_path, index, lazily))
+            lazy.mode = "background"
+            if not lazy.check():
+                say_error(f"The encoder of rows does not answer: {lazy.error_}")
         app = create_app(
             bridge,
             model,
@@ -182,6 +299,7 @@ def serve(
             api_key=api_key,
             allowed_hosts=LOOPBACK if api_key is None else None,
             limits=limits,
+            lazy=lazy,
             **settings,
         )
         service = app.state.service

@@ -55,7 +55,7 @@ MAP, BACK, FACTS, PAGE = "map", "back", "certificate.json", "certificate.html"
 CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "must_move": False}
 CERTIFY = {
     **{"fitted": str, "single_modality": False, "n_neighbors": 10, "hubness": str, "seen": False},
-    **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
+    **{"theory": "brief", "rows": int, "encode_rate": float, "price": float, "log": 1000},
 }
 NAMES = {"old_model": str, "new_model": str}
 
@@ -464,6 +464,19 @@ def _print_costs(certificate: Certificate) -> None:
     if certificate.progressive.get("sentence"):
         say(certificate.progressive["sentence"])
         print()
+    if lists := certificate.lists:
+        rows = [
+            [
+                f"{one['encodings']}",
+                _cell(one["score"]),
+                f"{one['items']:,}",
+                number(one["minutes"], 1),
+                number(one["price"], 2),
+            ]
+            for one in lists["by_encodings"]
+        ]
+        columns = ["encodings for a query", lists["measure"], f"items to encode for {lists['log']:,} queries"]
+        print_table(f"Lists, among {lists['items']:,} items", [*columns, "minutes", "price"], rows)
 
 
 def _cell(estimate: Estimate | None) -> str:

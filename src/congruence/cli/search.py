@@ -91,7 +91,9 @@ def print_hits(
         say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
 
 
-def table_of_hits(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> pa.Table:
+def table_of_hits(
+    queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray, other: str = "old"
+) -> pa.Table:
     """Return one row per hit, query by query, nearest first."""
     import numpy as np
     import pyarrow as pa
@@ -106,7 +108,7 @@ def table_of_hits(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, 
             "query": column(np.repeat(queries, k)),
             "rank": np.tile(np.arange(1, k + 1), m),
             "id": column(hit_ids.ravel()),
-            "model": pa.array(np.where(is_new, "new", "old").ravel().tolist(), pa.string()),
+            "model": pa.array(np.where(is_new, "new", other).ravel().tolist(), pa.string()),
             "score": scores.ravel(),
         }
     )

@@ -25,9 +25,11 @@ import numpy as np
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive
 from congruence._version import __version__
-from congruence.errors import ParameterError
+from congruence.embeddings import Space, check_space
+from congruence.errors import ParameterError, ShapeError, SpaceMismatchError
 from congruence.integrations.batching import Batcher, StoppedError
 from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
+from congruence.upgrade.lazy import LazySearch
 
 require("fastapi", extra="serve")
 
@@ -39,7 +41,20 @@ from starlette.requests import ClientDisconnect  # noqa: E402
 LOOPBACK = ("localhost", "127.0.0.1", "::1")  # host names to which a server without a key responds
 
 #: Paths with metrics of their own; all other paths are counted together as "other".
-PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")
+PATHS = ("/v1/embeddings", "/v1/search", "/v1/models", "/healthz", "/metrics")
+
+MOST_HITS = 1000  # results of a search
+
+#: Metrics of an index that is re-embedded by use: ``congruence_lazy_…``, counts and attributes of ``LazySearch``.
+LAZY = {
+    "reembedded_share": "Share of the rows that have the new model's own vectors.",
+    "agreement": "Estimated agreement of answers with the new model's own lists, over the last queries.",
+    "queued": "Searches whose rows wait to be encoded.",
+    "encoded": "Rows encoded by this server.",
+    "failed": "Rows that could not be encoded, and stay mapped.",
+    "errors": "Calls that the encoder of rows did not answer.",
+    "left": "Queries for which nothing is encoded, since the queue was full.",
+}
 
 #: Responses with more numbers than this are serialized in another thread, so that other requests do not have to wait.
 MANY = 50_000
@@ -68,6 +83,7 @@ def create_app(
     allowed_hosts: Sequence[str] | None = None,
     limits: Limits | None = None,
     window: float = 0.0,
+    lazy: LazySearch | None = None,
     **options: Any,
 ) -> FastAPI:
     """Return an application with OpenAI's ``POST /v1/embeddings``, which returns vectors in the space of an index.
@@ -93,6 +109,9 @@ def create_app(
     window : float, default=0
         Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
         together.
+    lazy : LazySearch, optional
+        Also answer ``POST /v1/search`` from this index of the encoder's space, best in mode "background". It encodes
+        nothing further when the application stops; whoever opened it closes it.
     """
     limits = limits or Limits()
     for name, value in vars(limits).items():
@@ -106,13 +125,18 @@ def create_app(
     vectors = TextVectors(encoder, bridge, **options)
     if space == "source":
         vectors = vectors.unmapped()
+    if lazy is not None:
+        known = vectors.space if options.get("check", True) else Space(dim=vectors.dim)
+        check_space(known, *lazy.rows.spaces, modality=False)
     served = tuple(names) if names is not None else (vectors.name,)
     if not served or not all(isinstance(name, str) and name for name in served):
         raise ParameterError("A name of the model is missing or empty.", "Pass `names=[…]`, as clients send them.")
-    service = Service(vectors, served, limits, window)
+    service = Service(vectors, served, limits, window, lazy)
     # The /docs pages would load scripts from other sites.
     app = FastAPI(title="congruence", version=__version__, lifespan=service.lifespan, docs_url=None, redoc_url=None)
     app.add_api_route("/v1/embeddings", service.embeddings, methods=["POST"], response_model=None, openapi_extra=SCHEMA)
+    if lazy is not None:
+        app.add_api_route("/v1/search", service.search, methods=["POST"], response_model=None, openapi_extra=SCHEMA)
     app.add_api_route("/v1/models", service.models)
     app.add_api_route("/v1/models/{name:path}", service.model)
     app.add_api_route("/healthz", service.health, response_model=None)
@@ -129,6 +153,7 @@ _FIELDS = {
     "input": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
     "encoding_format": {"enum": ["float", "base64", None], "default": "float"},
     "dimensions": {"type": "integer"},
+    "k": {"type": "integer", "default": 10, "minimum": 1, "maximum": MOST_HITS, "description": "Of a search."},
 }
 _BODY = {"schema": {"type": "object", "required": ["model", "input"], "properties": _FIELDS}}
 
@@ -160,8 +185,8 @@ def refusal(status: int, code: str, problem: str, fix: str, param: str | None = 
     return error
 
 
-def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool]:
-    """Return the texts of a request for one of these models, and whether the vectors are wanted as base64."""
+def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool, int]:
+    """Return a request's texts, whether the vectors are wanted as base64, and the number of results of a search."""
 
     def wrong(code: str, problem: str, fix: str, param: str | None = "input", status: int = 400) -> RequestError:
         return refusal(status, code, problem, fix, param)
@@ -180,6 +205,8 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     if dimensions is not None and (type(dimensions) is not int or dimensions != dim):
         problem = f"Mapped vectors cannot be truncated; expected {dim}."
         raise wrong("invalid_dimensions", problem, "Omit dimensions.", "dimensions")
+    if type(k := content.get("k", 10)) is not int or not 1 <= k <= MOST_HITS:
+        raise wrong("invalid_k", f"The number of results is not 1 to {MOST_HITS}.", "Send k=10, or omit it.", "k")
     items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
         raise wrong("invalid_input", f"The input is {_kind(texts)}.", "Send a text, or a list of texts.")
@@ -190,15 +217,15 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     if len(items) > limits.max_batch:
         problem = f"Got {len(items)} texts; expected at most {limits.max_batch}."
         raise wrong("too_many_inputs", problem, "Send them in several requests.")
-    for k, text in enumerate(items):
+    for i, text in enumerate(items):
         if not isinstance(text, str) or not text:
-            raise wrong("invalid_text", f"Input {k} is {_kind(text)}.", "Send texts that are not empty.")
+            raise wrong("invalid_text", f"Input {i} is {_kind(text)}.", "Send texts that are not empty.")
         if len(text) > limits.max_chars:
-            problem = f"Input {k} has {len(text)} characters; expected at most {limits.max_chars}."
+            problem = f"Input {i} has {len(text)} characters; expected at most {limits.max_chars}."
             raise wrong("input_too_long", problem, "Send it in parts.", status=413)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise wrong("invalid_unicode", f"Input {k} has half of a surrogate pair.", "Send Unicode in UTF-8.")
-    return items, encoding == "base64"
+            raise wrong("invalid_unicode", f"Input {i} has half of a surrogate pair.", "Send Unicode in UTF-8.")
+    return items, encoding == "base64", k
 
 
 def _unknown_model(names: Sequence[str]) -> RequestError:
@@ -216,7 +243,12 @@ def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) ->
     """Return the body of a successful response; base64 is of little-endian float32."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     encoded: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
-    data = [{"object": "embedding", "index": k, "embedding": row} for k, row in enumerate(encoded)]
+    return _body([{"object": "embedding", "embedding": row} for row in encoded], tokens, model)
+
+
+def _body(items: list[dict[str, Any]], tokens: int, model: str) -> bytes:
+    """Return the body of a response with one item for each text."""
+    data = [{**item, "index": k} for k, item in enumerate(items)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     response = {"object": "list", "data": data, "model": model, "usage": usage}
     return json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
@@ -237,9 +269,11 @@ async def _refuse(_: Request, error: Any) -> Response:
 class Service:
     """The request handlers for one encoder, with its batcher and metrics; see ``create_app``."""
 
-    def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
-        self.vectors, self.names, self.limits = vectors, names, limits
-        self.metrics = Metrics()
+    def __init__(
+        self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float, lazy: LazySearch | None
+    ) -> None:
+        self.vectors, self.names, self.limits, self.lazy = vectors, names, limits, lazy
+        self.metrics = Metrics(lazy)
         self.batcher = Batcher(self._encode, max_batch=limits.max_batch, window=window)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self._active, self._began = 0, int(time.time())
@@ -250,6 +284,8 @@ class Service:
         self.batcher.open = True
         yield
         await asyncio.to_thread(self.batcher.close)
+        if self.lazy is not None:
+            self.lazy.stop()
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
         began = time.monotonic()
@@ -260,6 +296,13 @@ class Service:
 
     async def embeddings(self, request: Request) -> Response:
         """Encode the texts of a request and return their vectors."""
+        return await self._answered(request, searches=False)
+
+    async def search(self, request: Request) -> Response:
+        """Encode the texts of a request and return the rows of the index nearest to each."""
+        return await self._answered(request, searches=True)
+
+    async def _answered(self, request: Request, *, searches: bool) -> Response:
         if self._active >= self.limits.max_waiting:
             problem = f"More than {self.limits.max_waiting} requests are in progress."
             raise refusal(503, "overloaded", problem, "Send it again in a second.")
@@ -268,17 +311,37 @@ class Service:
         try:
             deadline = asyncio.get_running_loop().time() + self.limits.timeout
             body = await self._read(request, deadline)
-            texts, as_base64 = read_request(body, limits=self.limits, names=self.names, dim=self.vectors.dim)
+            texts, as_base64, k = read_request(body, limits=self.limits, names=self.names, dim=self.vectors.dim)
             vectors, tokens = await self._wait(request, texts, deadline)
             self.metrics.tokens.inc(tokens)
-            write = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
-            content = await asyncio.to_thread(write) if vectors.size > MANY else write()
+            write: Callable[[], bytes] = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
+            if searches:
+                write = partial(self._found, vectors, k, tokens)
+            content = await asyncio.to_thread(write) if searches or vectors.size > MANY else write()
         except ClientDisconnect:
             raise refusal(499, "closed", "The client closed the connection.", "Wait for the answer.") from None
         finally:
             self._active -= 1
             self.metrics.active.set(self._active)
         return Response(content, media_type="application/json")
+
+    def _found(self, vectors: np.ndarray, k: int, tokens: int) -> bytes:
+        """Return the body of a search's response."""
+        assert self.lazy is not None
+        for last in (False, False, True):
+            try:
+                hits = self.lazy.search(vectors, k)
+                break
+            except (ShapeError, SpaceMismatchError) as error:  # in the background: the encoder is of another model
+                if last:
+                    raise
+                _log.error("nothing is re-embedded any more: %s", error)
+                self.lazy.stop()
+        found = []
+        for row in zip(*(side.tolist() for side in hits), strict=True):
+            rows = [dict(zip(("id", "score", "reembedded"), one, strict=True)) for one in zip(*row, strict=True)]
+            found.append({"object": "search.result", "hits": [one for one in rows if np.isfinite(one["score"])]})
+        return _body(found, tokens, self.names[0])
 
     async def models(self) -> dict[str, object]:
         """List the names of the model."""
@@ -411,7 +474,7 @@ class _Guard:
 class Metrics:
     """Metrics for Prometheus, in a registry of their own, so that two servers in one process stay separate."""
 
-    def __init__(self) -> None:
+    def __init__(self, lazy: LazySearch | None) -> None:
         library = require("prometheus_client", extra="serve")
         own = library.CollectorRegistry()
         counter, gauge, histogram = (
@@ -426,5 +489,9 @@ class Metrics:
         self.encoding = timer("congruence_encode_seconds", "Seconds per call of the encoder and the bridge.")
         self.waiting = gauge("congruence_waiting_texts", "Texts waiting for the encoder.")
         self.tokens = counter("congruence_tokens", "Tokens of all texts encoded for requests.")
+        if lazy is not None:
+            for name, words in LAZY.items():
+                read = partial(lazy.counts_.get, name) if name in lazy.counts_ else partial(getattr, lazy, f"{name}_")
+                gauge(f"congruence_lazy_{name}", words).set_function(read)
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self.page: Callable[[], bytes] = partial(library.generate_latest, own)

@@ -100,7 +100,8 @@ def render_story(story: Mapping[str, Any]) -> str:
     is that of their class) and ``first`` (share of names whose first hit is of their class); ``new_model``: accuracy;
     ``stages``: ``share`` re-embedded and ``value`` of accuracy; ``examples`` of searches: ``text``, ``harmed`` (chosen
     because mapping degrades it) and the ``found`` photos of each step, each with ``text``, ``picture`` (data URI) and
-    ``wanted``; ``identical`` and ``same_lists``: whether the rollback restored vectors and results; ``licences``.
+    ``wanted``; ``by_use``: ``text`` and ``steps`` of a search whose rows are re-embedded when it asks for them;
+    ``identical`` and ``same_lists``: whether the rollback restored vectors and results; ``licences``.
     """
     picture = {
         "metric": "accuracy",

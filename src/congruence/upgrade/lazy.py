@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
-from congruence import persist
 from congruence._utils.arrays import blocks, normalize_rows, to_numpy
-from congruence._utils.atomic import locked
+from congruence._utils.atomic import atomic_path, locked
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed, check_width
@@ -25,7 +25,7 @@ from congruence.embed import Items, open_items
 from congruence.embeddings import Embeddings, as_embeddings, check_space
 from congruence.encoders import Encoder
 from congruence.errors import (
-    CorruptFileError,
+    FileError,
     IdError,
     LockedError,
     MigrationError,
@@ -34,7 +34,6 @@ from congruence.errors import (
     SpaceMismatchError,
 )
 from congruence.io import read_embeddings
-from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.bridge.search import as_rows
 from congruence.upgrade.migrate.encode import Encode, encode_items
@@ -45,24 +44,17 @@ from congruence.upgrade.migrate.stages import reembed
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
 from congruence.upgrade.progressive.state import STATE
-from congruence.upgrade.transform import map_digest
+from congruence.upgrade.ranked import POOL, ROUND, RankedList
 
-ROUND = 10  # rows encoded at a time for a query; these correct the scores by which the next are chosen
-POOL, NEAR = 250, 50  # mapped rows that a query looks at, and the re-embedded ones that correct their scores
+NEAR = 50  # re-embedded rows that correct the scores of a query's mapped ones
 GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
 QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
-WIDTH, NOISE = 0.15, 0.1  # of the kernel exp((cos − 1) / WIDTH) between old rows, and variance added to its diagonal
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
 LAGS, SURE = 20, 4  # rows by which an encoder may be off that are looked at, and standard errors that tell
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
 BUSY = 60  # seconds that a write waits while another process is at work on the migration
-TRIES = 3  # how often a row that cannot be encoded is asked for
-
-MODES = ("wait", "background")
-KIND = "lazy search"
-
-_COUNTS = ("encoded", "failed", "skipped", "late", "errors", "left")
+LAST = 200  # queries over which the agreement is estimated
 
 
 class Hits(NamedTuple):
@@ -91,12 +83,15 @@ class LazySearch:
         Function from ids to the new model's vectors, (m, d_new), with None or a row of NaN for what cannot be encoded:
         from row numbers, (m,), of an index without ids, else from a list of ids as texts. Or an encoder of ``items``.
     budget : int, default=50
-        Largest number of rows encoded for one query.
+        Largest number of rows encoded for one query: its first ones that are not known yet.
     mode : {"wait", "background"}, default="wait"
         "wait": the answer has re-embedded rows only, as far as the budget allows. "background": answer at once by what
         is known, encode meanwhile, and answer better the next time; ``join`` waits for it.
     items : Items, path or sequence, optional
         For an encoder: texts, or paths of images, by row; or what ``congruence.embed.open_items`` opens, by id.
+    journal : path, optional
+        Folder of the migration's journal, by default the database's own; of arrays and files, a folder that keeps what
+        is encoded, for later searches and other processes.
     known : tuple of ids and array_like, shape (m, d_new), optional
         Rows that are re-embedded already, such as the map's pairs; ``encode`` is compared with them.
     rate, limit : float and int, optional
@@ -114,7 +109,9 @@ class LazySearch:
     The correction is the posterior mean of a Gaussian process over old rows with kernel exp((cos − 1) / .15), from what
     the new model's scores of this query differ by from the map's. ``counts_`` has the rows that were ``encoded``, that
     ``failed`` (they stay mapped) or were deleted meanwhile (``skipped``), searches without an answer of the encoder
-    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue.
+    (``late``), ``errors`` of it (the last is ``error_``), and queries ``left`` out of a full queue. ``agreement_``
+    estimates the agreement with the new model's lists, by the last queries: the overlap of what was known with what the
+    encodings then showed.
 
     Examples
     --------
@@ -150,14 +147,14 @@ class LazySearch:
         random_state: int = 0,
     ) -> None:
         self.budget = check_positive(budget, "budget", integer=True)
-        self.mode = check_choice(mode, MODES, "mode")
+        self.mode = check_choice(mode, ("wait", "background"), "mode")
         for name, value in {"rate": rate, "limit": limit, "timeout": timeout}.items():
             if value is not None:
                 check_positive(value, name, zero=name == "limit", integer=name == "limit")
         self.rate, self.limit, self.timeout, self.refits = rate, limit, timeout, refit
         self.rows = _open(index, mapping, modality, journal)
         self.encode = _encoder(encode, items)
-        self.counts_ = dict.fromkeys(_COUNTS, 0)
+        self.counts_ = dict.fromkeys(("encoded", "failed", "skipped", "late", "errors", "left"), 0)
         self.error_: Exception | None = None
         self._rng = np.random.default_rng(check_seed(random_state))
         self._tries: dict[Any, int] = {}  # of rows that could not be encoded
@@ -165,17 +162,28 @@ class LazySearch:
         self._lock, self._encoding = threading.RLock(), threading.RLock()
         self._workers: ThreadPoolExecutor | None = None
         self._waiting: list[Future[bool]] = []
+        self._stopped, self._agreed = threading.Event(), deque[float](maxlen=LAST)
         if known is not None:
             if not isinstance(self.rows, _Array):
                 raise ParameterError("Got known rows of a migration, whose journal has them.", "Leave out `known=…`.")
             ids, vectors = known
             self.rows.put(self.rows.find(ids), self._as_vectors(vectors, len(ids)), random=True)
-            self._refit_if_grown()
+        self._refit_if_grown()
 
     @property
     def reembedded_share_(self) -> float:
         """The share of the rows that have the new model's own vectors."""
         return self.rows.n_native / max(self.rows.n, 1)
+
+    @property
+    def agreement_(self) -> float:
+        """The mean overlap of the last queries' lists before and after their encodings; NaN if there are none."""
+        return float(np.mean(self._agreed)) if self._agreed else float("nan")
+
+    @property
+    def queued_(self) -> int:
+        """The number of searches whose rows wait to be encoded in the background."""
+        return sum(not one.done() for one in list(self._waiting))
 
     def __repr__(self) -> str:
         done = f"{self.rows.n_native:,} of {self.rows.n:,} rows re-embedded"
@@ -209,37 +217,50 @@ class LazySearch:
 
     def _answer(self, Q: np.ndarray, k: int) -> Hits:
         lists = self._near(Q, k)
-        complete = False
+        # by what is known when the query comes, to be compared with the list in the end
+        complete, known = False, [one.keys[one.first(k, False)[0]].tolist() for one in lists]
         if self.mode == "wait":
-            complete = self._rounds(lists, None if self.timeout is None else time.monotonic() + self.timeout)
+            complete = self._rounds(lists, known, None if self.timeout is None else time.monotonic() + self.timeout)
         else:
-            while self._waiting and self._waiting[0].done():
-                self._waiting.pop(0).result()  # raises the errors of earlier searches
-            if len(self._waiting) < QUEUE:
-                self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q), None)))
-            else:
-                self.counts_["left"] += len(Q)
-        return self.rows.hits(lists, min(k, self.rows.n), complete)
+            with self._lock:
+                done = [future for future in self._waiting if future.done()]
+                self._waiting = [future for future in self._waiting if future not in done]
+                for future in done:
+                    future.result()  # raises the errors of earlier searches
+                if len(self._waiting) < QUEUE:
+                    self._waiting.append(self._worker().submit(lambda: self._rounds(self._near(Q, k), known, None)))
+                else:
+                    self.counts_["left"] += len(Q)
+        shape = len(lists), min(k, self.rows.n)
+        ids = np.full(shape, -1 if self.rows.id_type.kind in "iu" else None, self.rows.id_type)
+        hits = Hits(ids, np.full(shape, np.nan), np.zeros(shape, bool))
+        for one, *rows in zip(lists, *hits, strict=True):
+            places, *found = one.first(shape[1], complete)
+            for row, values in zip(rows, (self.rows.ids_of(one.keys[places]), *found), strict=True):
+                row[: len(places)] = values
+        return hits
 
-    def _near(self, Q: np.ndarray, k: int = 1) -> list[_List]:
+    def _near(self, Q: np.ndarray, k: int) -> list[RankedList]:
         with self._lock:
-            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, k))
-            self.counts_["skipped"] += self.rows.skipped
-            self.rows.skipped = 0
+            lists = self.rows.near(Q, max(POOL, 5 * self.budget, k), max(NEAR, self.budget, k))
+            self.counts_["skipped"] = self.rows.skipped
         return lists
 
-    def _rounds(self, lists: list[_List], until: float | None) -> bool:
+    def _rounds(self, lists: list[RankedList], known: list[list[Any]], until: float | None) -> bool:
         """Encode the first rows of each list; return whether none of them was left out for want of an answer."""
         for start in range(0, self.budget, ROUND):
-            wanted = [one.ranked(self._tries)[1][: min(ROUND, self.budget - start)] for one in lists]
+            wanted = [one.ranked(self._tries, self.budget)[1][: min(ROUND, self.budget - start)] for one in lists]
             if not sum(map(len, wanted)):
                 break
             if not self._learn(np.concatenate(wanted), lists, until):
                 return False
+        for one, before in zip(lists, known, strict=True):
+            after = one.keys[one.first(len(before), True)[0]].tolist()
+            self._agreed.append(len({*before} & {*after}) / max(len(after), 1))
         self._refit_if_grown()
         return True
 
-    def _learn(self, keys: np.ndarray, lists: list[_List], until: float | None) -> bool:
+    def _learn(self, keys: np.ndarray, lists: list[RankedList], until: float | None) -> bool:
         """Encode rows, and give the lists their vectors; return whether the encoder can go on."""
         keys = np.array(list(dict.fromkeys(keys.tolist())), keys.dtype)
         if until is None:
@@ -251,9 +272,10 @@ class LazySearch:
                 self.counts_["late"] += 1
                 return False
         with self._lock:
-            found, vectors = self.rows.found(keys)
+            vectors = self.rows.known(keys)
+        has = np.isfinite(vectors[:, 0])
         for one in lists:
-            one.learn(found, vectors)
+            one.learn(keys[has], vectors[has])
         return go_on
 
     def _worker(self) -> ThreadPoolExecutor:
@@ -265,6 +287,15 @@ class LazySearch:
         """Wait until the rows of earlier searches in the background are encoded; raises their errors."""
         while self._waiting:
             self._waiting.pop(0).result()
+
+    def check(self) -> bool:
+        """Encode the rows by which the encoder is checked now, not at the first search; return whether it answers."""
+        with self._encoding, _alone(self.rows.folder):
+            return self._checked or self._check()
+
+    def stop(self) -> None:
+        """Encode nothing further: searches, and those in the background, end by what is known."""
+        self._stopped.set()
 
     def close(self) -> None:
         """Wait for the encoder, write to the database what was encoded, and close it."""
@@ -278,15 +309,15 @@ class LazySearch:
 
     def _obtain(self, keys: np.ndarray) -> bool:
         """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
-        with self._encoding, self.rows.claim():
-            keys = self.rows.unknown(keys)
+        with self._encoding, _alone(self.rows.folder):
+            keys = self._unknown(keys)
             if not len(keys):
                 return True
-            if self.limit is not None and self._asked >= self.limit:
+            if self._stopped.is_set() or (self.limit is not None and self._asked >= self.limit):
                 return False
             if not self._checked and not self._check():
                 return False
-            keys = self.rows.unknown(keys)
+            keys = self._unknown(keys)
             left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
             whole, keys = len(keys) <= left, keys[:left]
             if not len(keys):
@@ -303,6 +334,11 @@ class LazySearch:
             self._keep(keys[good], vectors[good], random=False)
         return whole
 
+    def _unknown(self, keys: np.ndarray) -> np.ndarray:
+        with self._lock:
+            self.rows.refresh()  # by what other processes have encoded
+            return keys[np.isnan(self.rows.known(keys)[:, 0])]
+
     def _keep(self, keys: np.ndarray, vectors: np.ndarray, *, random: bool) -> None:
         if len(keys):
             self.counts_["encoded"] += len(keys)
@@ -315,7 +351,8 @@ class LazySearch:
         if self.rate is not None:
             start = max(time.monotonic(), self._free)
             self._free = start + len(keys) / self.rate
-            time.sleep(max(start - time.monotonic(), 0.0))
+            if self._stopped.wait(max(start - time.monotonic(), 0.0)):
+                return None
         if (whole := self._ask(keys)) is not None:
             return whole
         out = np.full((len(keys), self.rows.dim), np.nan, np.float32)
@@ -330,11 +367,12 @@ class LazySearch:
 
     def _ask(self, keys: np.ndarray) -> np.ndarray | None:
         try:
-            got = self.encode(self.rows.names(keys))
+            return self._as_vectors(self.encode(self.rows.names(keys)), len(keys))
         except Exception as error:  # whatever the caller's encoder raises
+            if isinstance(error, ShapeError) and not self.counts_["encoded"]:  # else it was right before
+                raise
             self.error_ = error
             return None
-        return self._as_vectors(got, len(keys))
 
     def _as_vectors(self, got: Any, m: int) -> np.ndarray:
         if not hasattr(got, "shape") and any(one is None for one in got):
@@ -352,7 +390,8 @@ class LazySearch:
 
         Returns whether the encoder answers.
         """
-        keys, expected, exact = self.rows.sample(CHECKED, self._rng)
+        with self._lock:
+            keys, expected, exact = self.rows.sample(CHECKED, self._rng)
         if len(keys) < CHECKED // 2:
             self._checked = True
             return True
@@ -405,7 +444,7 @@ class LazySearch:
         while left > 0:
             expected: dict[Any, float] = {}
             for start in range(0, len(Q), GROUP):
-                lists = self._near(Q[start : start + GROUP])
+                lists = self._near(Q[start : start + GROUP], k)
                 for one, times in zip(lists, use[start : start + GROUP].tolist(), strict=True):
                     ranks, keys = one.ranked(self._tries)
                     for rank, key in zip(ranks.tolist(), keys.tolist(), strict=True):
@@ -434,111 +473,44 @@ class LazySearch:
             return self.rows.write(remap)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Save the re-embedded rows, without index, map and encoder, as a folder."""
+        """Save the re-embedded rows, without index, map and encoder, as a folder for ``load`` or ``journal``."""
         if not isinstance(self.rows, _Array):
             problem = "What was encoded for a database is in its journal already."
             raise ParameterError(problem, f"Keep {self.rows.migration.folder}.")
-        with self._encoding, self._lock:
-            arrays, facts = self.rows.state()
-        facts |= {"counts": self.counts_}
-        card = f"# Rows re-embedded by use\n\n{self!r}\n\nRead them with `congruence.LazySearch.load`.\n"
-        return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
+        foreign = lambda folder: None if (folder / "encoded").is_dir() else "is no folder of re-embedded rows"  # noqa: E731
+        with self._encoding, self._lock, atomic_path(path, force=force, directory=True, foreign=foreign) as temporary:
+            self.rows.keep(EncodedRows(temporary, self.rows.dim), self.rows.native)
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | Path, index: Any, mapping: Map, encode: Any, **options: Any) -> Self:
-        """Return a search with the rows that ``save`` wrote; ``options`` are those of the constructor.
+        """Return a search with the rows that ``save`` wrote, which keeps further ones there, too.
 
         Rows that are no longer in the index, or whose old vector has changed, are left out and counted as skipped.
         """
-        arrays, config = persist.read_folder(path)
-        if config.get("kind") != KIND:
-            raise CorruptFileError(f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a search.")
-        search = cls(index, mapping, encode, **options)
-        try:
-            assert isinstance(search.rows, _Array)
-            search.counts_ |= {name: int(config["facts"]["counts"][name]) for name in _COUNTS}
-            search.counts_["skipped"] += search.rows.restore(arrays, config["facts"])
-            search._refit_if_grown()
-        except SpaceMismatchError:
-            raise
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            problem = f"The folder {path} is damaged ({type(error).__name__}: {error})."
-            raise CorruptFileError(problem, "Restore it from a backup.") from error
-        return search
-
-
-class _List:
-    """The first rows of a query's list, (c,), with the map's scores of all and the new model's of some."""
-
-    def __init__(
-        self, query: np.ndarray, keys: np.ndarray, old: np.ndarray, mapped: np.ndarray, exact: np.ndarray
-    ) -> None:
-        self.query, self.keys = query, keys
-        self.mapped = np.asarray(mapped, np.float64)
-        self.exact = np.asarray(exact, np.float64)  # NaN for rows that are not re-embedded
-        old = np.asarray(old, np.float32)
-        self._old = old / np.maximum(np.sqrt(np.einsum("ij,ij->i", old, old))[:, None], 1e-30)
-        self._known = np.flatnonzero(np.isfinite(self.exact))  # places of the re-embedded rows, in order of arrival
-        self._kernel = np.empty((0, len(keys)), np.float32)  # (known, c)
-        self._scores = np.empty(0) if len(self._known) else self.mapped
-
-    def scores(self) -> np.ndarray:
-        """Return scores, (c,): those of the new model where it is known, else those of the map, corrected by them."""
-        if len(self._scores) < len(self.keys):
-            near = self._old[self._known[len(self._kernel) :]] @ self._old.T
-            self._kernel = np.concatenate([self._kernel, np.exp((near - 1) / np.float32(WIDTH))])
-            error = self.exact[self._known] - self.mapped[self._known]
-            level = error.mean()
-            gram = self._kernel[:, self._known]
-            gram[np.diag_indices(len(gram))] += np.float32(NOISE)
-            weights = np.linalg.solve(gram, (error - level).astype(np.float32))
-            self._scores = self.mapped + level + weights @ self._kernel
-            self._scores[self._known] = self.exact[self._known]
-        return self._scores
-
-    def ranked(self, skips: Mapping[Any, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rank among all, and key, of the rows that may be encoded, by their scores."""
-        order = np.argsort(-self.scores(), kind="stable")
-        ranks = np.flatnonzero(np.isnan(self.exact)[order])
-        keys = self.keys[order[ranks]]
-        if skips:
-            open_ = np.array([skips.get(key, 0) < TRIES for key in keys.tolist()], bool)
-            return ranks[open_], keys[open_]
-        return ranks, keys
-
-    def learn(self, keys: np.ndarray, vectors: np.ndarray) -> None:
-        """Score rows by the new model's vectors of them, (m, d_new)."""
-        place = id_rows(keys, self.keys)
-        here = np.flatnonzero((place >= 0) & np.isnan(self.exact))
-        if len(here):
-            self.exact[here] = vectors[place[here]] @ self.query
-            self._known, self._scores = np.concatenate([self._known, here]), np.empty(0)
-
-    def first(self, k: int, complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return places, scores and whether re-embedded of the first ``k``; if complete, re-embedded rows first."""
-        if complete and len(self._known) >= k:
-            best = self._known[np.argsort(-self.exact[self._known], kind="stable")[:k]]
-            return best, self.exact[best], np.ones(len(best), bool)
-        scores, has = self.scores(), np.isfinite(self.exact)
-        order = np.lexsort((-scores, ~has)) if complete else np.argsort(-scores, kind="stable")
-        return order[:k], scores[order[:k]], has[order[:k]]
+        if not Path(path).is_dir():
+            raise FileError(f"No folder {path}.", "Pass that of a saved search.")
+        return cls(index, mapping, encode, journal=path, **options)
 
 
 class _Array:
     """Rows in memory: the old vectors, and mapped ones, which the new model's replace."""
 
     key_type: Any = np.intp
-    skipped, waiting = 0, ()
+    waiting = ()
 
-    def __init__(self, old: Embeddings, mapping: Map | None, modality: str | None) -> None:
+    def __init__(
+        self, old: Embeddings, mapping: Map | None, modality: str | None, journal: str | Path | None = None
+    ) -> None:
         if mapping is None:
             raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
         if isinstance(mapping, HeadsMap):
             problem = f"A map of kind {mapping.kind} leads both models into a third space."
             raise ParameterError(problem, "Pass an orthogonal map, for example.")
         check_space(old.space, mapping.source_space_, mapping.target_space_, modality=False)
-        self.spaces = mapping.target_space_, mapping.source_space_
+        self.spaces, self.skipped = (mapping.target_space_, mapping.source_space_), 0
         self.ids, self.texts = old.ids, id_texts(old.ids) if old.has_ids else None
+        self.id_type = old.ids.dtype
         self.old, self.n, self.dim_old = old.vectors, len(old), old.dim
         self.first = mapping.for_modality(modality or old.space.modality)
         sample = np.asarray(self.old[:: -(-self.n // 4096)], np.float64)
@@ -551,6 +523,10 @@ class _Array:
         self._at = np.full(self.n, -1, np.int32)
         self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
         self._map(np.arange(self.n))
+        self.folder = None if journal is None else Path(journal)
+        self.encoded = None if self.folder is None else EncodedRows(self.folder, self.dim)
+        self._seen = 0  # rows of that folder which were looked at
+        self.refresh()
 
     @property
     def n_native(self) -> int:
@@ -563,10 +539,6 @@ class _Array:
 
     def close(self) -> None:
         """Do nothing: all is in memory."""
-
-    def claim(self) -> AbstractContextManager[None]:
-        """Keep others from encoding the same rows; nobody else has these."""
-        return nullcontext()
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
         return self.map.transform(np.asarray(self.old[rows], np.float32), self.correction)
@@ -582,11 +554,15 @@ class _Array:
             raise IdError(f"Some of {len(rows)} ids are not in the index.", "Pass ids of its rows.")
         return rows.astype(np.intp)
 
+    def ids_of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the ids of rows, as results have them."""
+        return self.ids[keys]
+
     def names(self, keys: np.ndarray) -> Any:
         """Return what ``encode`` is called with."""
         return keys if self.texts is None else self.texts[keys].tolist()
 
-    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the nearest mapped rows, and the nearest of the re-embedded ones."""
         lists = []
         for part in blocks(len(Q), 8 * self.n):
@@ -600,23 +576,12 @@ class _Array:
                 mapped = np.concatenate([self._before[self._at[top]] @ query, scores[rest]])
                 keys = np.concatenate([top, rest])
                 exact = np.concatenate([exact, np.full(len(rest), np.nan)])
-                lists.append(_List(query, keys, self.old[keys], mapped, exact))
+                lists.append(RankedList(query, keys, self.old[keys], mapped, exact))
         return lists
 
-    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
-        """Return the first ``k`` rows of each list."""
-        found = [one.first(k, complete) for one in lists]
-        ids = np.stack([self.ids[one.keys[places]] for one, (places, _, _) in zip(lists, found, strict=True)])
-        return Hits(ids, np.stack([one[1] for one in found]), np.stack([one[2] for one in found]))
-
-    def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded."""
-        return keys[self._at[keys] < 0]
-
-    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys that are, and their vectors."""
-        keys = keys[self._at[keys] >= 0]
-        return keys, self.vectors[keys]
+    def known(self, keys: np.ndarray) -> np.ndarray:
+        """Return the new model's vectors of rows, NaN for those without, (b, d_new)."""
+        return np.where(self._at[keys, None] >= 0, self.vectors[keys], np.float32(np.nan))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
@@ -645,6 +610,9 @@ class _Array:
         self.vectors[keys], self._at[keys] = vectors, np.arange(n, n + len(keys), dtype=np.int32)
         self.native = np.concatenate([self.native, keys])
         self.random = np.concatenate([self.random, np.full(len(keys), random)])
+        if self.encoded is not None:
+            self.keep(self.encoded, keys)
+            self._seen = len(self.encoded.rows)
 
     def refit(self) -> None:
         """Fit the map again, and map the other rows anew."""
@@ -669,32 +637,27 @@ class _Array:
         names = keys if self.texts is None else self.texts[keys]
         return hashes(pa.array(names.tolist()), np.asarray(self.old[keys], np.float32))
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return what ``restore`` needs, as arrays and plain data."""
-        names = id_texts(self.native if self.texts is None else self.texts[self.native])
-        arrays = {f"ids{part}": array for part, array in pack(names).items()} if len(names) else {}
-        arrays |= {"vectors": self.vectors[self.native], "digests": self._digests(self.native)}
-        arrays["random"] = self.random.astype(np.uint8)
-        return arrays, {"first": map_digest(self.first)}
+    def keep(self, folder: EncodedRows, keys: np.ndarray) -> None:
+        """Write the vectors of rows to a folder, unless they are there."""
+        names, digests = id_texts(keys if self.texts is None else self.texts[keys]), self._digests(keys)
+        fresh = ~folder.has(names.tolist(), digests)
+        if fresh.any():
+            folder.add(names[fresh].tolist(), digests[fresh], self.vectors[keys[fresh]])
 
-    def restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> int:
-        """Put the rows of a ``state``, and return how many are left out, because they are gone or have changed."""
-        if facts["first"] != map_digest(self.first):
-            raise SpaceMismatchError("The rows were saved with another map.", "Pass the map of that search.")
-        vectors, digests = arrays["vectors"], arrays["digests"]
-        if vectors.shape != (len(digests), self.dim) or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
-            raise ValueError(f"vectors of shape {vectors.shape}")
-        if not len(digests):
-            return 0
-        texts, offsets = (arrays[f"ids{part}"] for part in PACKED)
-        names = unpack(texts, offsets, "ids")
-        rows = names.astype(np.int64) if self.texts is None else id_rows(self.texts, names)
-        same = (rows >= 0) & (rows < self.n)
-        same[same] = self._digests(rows[same]) == digests[same]
-        for flag in (True, False):
-            some = same & (arrays["random"].astype(bool) == flag)
-            self.put(rows[some].astype(np.intp), vectors[some], random=flag)
-        return int((~same).sum())
+    def refresh(self) -> None:
+        """Put what another process has kept in the folder, of rows that are as they were then."""
+        if self.encoded is None:
+            return
+        self.encoded.read()
+        if len(self.encoded.rows) != self._seen:
+            names, (digests, vectors) = [*self.encoded.rows], zip(*self.encoded.rows.values(), strict=True)
+            numbers = [int(name) if name.isdecimal() else -1 for name in names]
+            rows = np.array(numbers) if self.texts is None else id_rows(self.texts, id_texts(names))
+            same = (rows >= 0) & (rows < self.n)
+            same[same] = self._digests(rows[same]) == np.array(digests, np.uint64)[same]
+            self.skipped = int((~same).sum())
+            self.put(rows[same].astype(np.intp), unit_rows(np.stack(vectors)[same]), random=False)
+            self._seen = len(self.encoded.rows)
 
 
 class _Stored:
@@ -708,6 +671,7 @@ class _Stored:
             what = journal.state if mapper.unit and journal.condition is None else "of some rows, or not of unit rows"
             raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
         self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
+        self.folder: Path | None = migration.folder
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
         self.spaces = mapper.map.target_space_, mapper.map.source_space_
         self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
@@ -715,6 +679,7 @@ class _Stored:
         self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
         some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
         self._type = some.ids.type
+        self.id_type = np.dtype(self._type.to_pandas_dtype() if pa.types.is_integer(self._type) else object)
         self.among = None
         if some.modalities is not None and mapper.modality is None:
             if modality is None and len(kinds := set(some.modalities.to_pylist())) > 1:
@@ -735,7 +700,8 @@ class _Stored:
         seen = [(status.st_mtime_ns, status.st_ino) for file in files if file.exists() and (status := file.stat())]
         return [*seen, *sorted(path.name for path in self.encoded.folder.glob("part-*"))]
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Learn what other processes have encoded or written."""
         if (stamp := self._stamp()) != self._read:
             self.migration.reload()
             self.encoded.read()
@@ -753,22 +719,7 @@ class _Stored:
     def n_native(self) -> int:
         return len(self._place) + len(self._waiting)
 
-    @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Keep other processes from encoding meanwhile, and learn what they have encoded."""
-        folder = self.migration.folder / "encoding"
-        make_folder(folder)
-        with ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(locked(folder, "Another process is encoding."))
-                    break
-                except LockedError:
-                    time.sleep(0.02)
-            self._refresh()
-            yield
-
-    def _known(self, keys: np.ndarray) -> np.ndarray:
+    def known(self, keys: np.ndarray) -> np.ndarray:
         """Return the new model's vectors of rows as they are now, NaN for those without, (b, d_new)."""
         out, plan = np.full((len(keys), self.dim), np.nan, np.float32), self.plan
         for i, name in enumerate(keys.tolist()):
@@ -796,7 +747,7 @@ class _Stored:
             self._digests |= zip(names[has_old].tolist(), hashes(new.ids.filter(which), before).tolist(), strict=True)
             if migration.marks is not None:
                 theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
-        own = self._known(names)
+        own = self.known(names)
         own[theirs] = stored[theirs]
         mapped, again = stored.copy(), has_old & np.isfinite(own[:, 0])
         mapped[again] = self._mapped(rows[again])
@@ -807,9 +758,9 @@ class _Stored:
             return self.first.transform(rows, self.first.first())
         return self.plan.refit.transform(rows, self.plan.correction)
 
-    def near(self, Q: np.ndarray, pool: int, near: int) -> list[_List]:
+    def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
-        self._refresh()
+        self.refresh()
         migration = self.migration
         found = migration.retry(migration.database.search, migration.mapper.new.encode(Q), min(pool, 1000))
         tops = [np.empty(0, object)] * len(Q)
@@ -824,33 +775,16 @@ class _Stored:
         for query, ids in zip(Q, lists, strict=True):
             here = id_rows(names, id_texts(ids.to_pylist()))
             here = here[here >= 0]
-            out.append(_List(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
+            out.append(RankedList(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
         return out
 
-    def hits(self, lists: list[_List], k: int, complete: bool) -> Hits:
-        """Return the first ``k`` rows of each list."""
-        number = pa.types.is_integer(self._type)
-        ids = np.full((len(lists), k), -1, self._type.to_pandas_dtype()) if number else np.full((len(lists), k), None)
-        scores, has = np.full((len(lists), k), np.nan), np.zeros((len(lists), k), bool)
-        for i, one in enumerate(lists):
-            places, values, own = one.first(k, complete)
-            ids[i, : len(places)] = one.keys[places].astype(ids.dtype)
-            scores[i, : len(places)], has[i, : len(places)] = values, own
-        return Hits(ids, scores, has)
+    def ids_of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the ids of rows, as results have them."""
+        return keys.astype(self.id_type)
 
     def names(self, keys: np.ndarray) -> list[str]:
         """Return what ``encode`` is called with."""
         return list(keys.tolist())
-
-    def unknown(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys of rows that are not re-embedded."""
-        return keys[np.isnan(self._known(keys)[:, 0])]
-
-    def found(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys that are, and their vectors."""
-        vectors = self._known(keys)
-        has = np.isfinite(vectors[:, 0])
-        return keys[has], vectors[has]
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return keys of rows to check an encoder by, their vectors, and whether these are the new model's."""
@@ -871,7 +805,7 @@ class _Stored:
 
     def write(self, remap: bool) -> Progressive | None:
         """Write the encoded rows to the database by the migration's own steps; None if there are none."""
-        self._refresh()
+        self.refresh()
         if not self.waiting and not remap:
             return None
         for last in (False,) * BUSY + (True,):
@@ -882,13 +816,27 @@ class _Stored:
                 if last:
                     raise
                 time.sleep(1.0)
-        self._refresh()
+        self.refresh()
         return plan
 
     @property
     def waiting(self) -> Sequence[str]:
         """The ids of rows that are encoded and not yet written to the database."""
         return list(self._waiting.tolist())
+
+
+@contextmanager
+def _alone(journal: Path | None) -> Iterator[None]:
+    """Wait until no other process encodes for this journal, and keep others from it."""
+    with ExitStack() as stack:
+        while journal is not None:
+            try:
+                make_folder(journal / "encoding")
+                stack.enter_context(locked(journal / "encoding", "Another process is encoding."))
+                break
+            except LockedError:
+                time.sleep(0.02)
+        yield
 
 
 def _nothing(ids: list[str]) -> np.ndarray:
@@ -947,4 +895,4 @@ def _open(index: Any, mapping: Map | None, modality: str | None, journal: str | 
         raise ParameterError(f"{index.database.kind} files have no search of their own.", "Pass an array of vectors.")
     if isinstance(index, Database):
         raise ParameterError("Got a database without a migration.", "Migrate it first, or pass its vectors.")
-    return _Array(as_embeddings(index, "index"), mapping, modality)
+    return _Array(as_embeddings(index, "index"), mapping, modality, journal)

@@ -171,7 +171,7 @@ def opened(
         info = retry.of(database)(database.info)
         if folder is None:
             folder = default_folder(database.identify(info.place))
-            kept = _read_kept(folder)
+            kept = read_kept(folder)
         with _as_commands(url, journal, folder):
             begun = Journal.read(folder)
             if begun is None and begin is None:
@@ -222,7 +222,7 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
     with these options.
     """
     if journal is not None:
-        kept, own = _read_kept(Path(journal)), _identity(url)
+        kept, own = read_kept(Path(journal)), _identity(url)
         if _identity(kept.get("url", own)) != own:
             raise MigrationError(
                 f"{journal} is the journal of {kept['url']}, not of {own}.",
@@ -247,7 +247,7 @@ def _journals_here(url: str, given: Mapping[str, Any]) -> list[tuple[Path, dict[
 
     found = []
     for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
-        kept = _read_kept(folder)
+        kept = read_kept(folder)
         same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
         if "url" in kept and _identity(kept["url"]) == _identity(url) and same:
             found.append((folder, kept))
@@ -258,7 +258,7 @@ def _journals_here(url: str, given: Mapping[str, Any]) -> list[tuple[Path, dict[
     return found
 
 
-def _read_kept(folder: Path) -> dict[str, str]:
+def read_kept(folder: Path) -> dict[str, str]:
     path = folder / KEPT
     if not path.exists():
         return {}

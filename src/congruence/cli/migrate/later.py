@@ -17,6 +17,7 @@ from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, opened
 from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
+    from congruence.maps import Map
     from congruence.upgrade.migrate import Migration, Verification
     from congruence.upgrade.migrate.encode import Encode
     from congruence.upgrade.migrate.written import NewRows
@@ -214,7 +215,10 @@ def reembed(
         _check_reembed(kept, amount, settings.get("plot"))
         if queries is not None and (until is not None or kept["texts"] is not None):
             raise ParameterError("Got --queries with --until or --texts, which choose rows too.", "Leave these out.")
-        encoder, asked = open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration), None
+        encoder, asked = (
+            open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration.mapper.map),
+            None,
+        )
         step.keep(**{f"reembed_{name}": value for name, value in kept.items()})
         done_before = sum(len(native.ids) for native in step.migration.mapper.native.values())
         total = budget or round((share or 1) * step.migration.info.rows)
@@ -299,13 +303,12 @@ def _check_reembed(kept: Mapping[str, str | None], amount: Mapping[str, float | 
         check_out(plot, force=False, kind="plot")
 
 
-def open_encoder(spec: str, items: str | None, modality: str | None, migration: Migration) -> Encode:
+def open_encoder(spec: str, items: str | None, modality: str | None, mapping: Map) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``."""
     from congruence.embeddings import Space, check_space
     from congruence.upgrade.migrate.encode import encode_by_command, encode_from_file, encode_items
 
     def check(space: Space) -> None:
-        mapping = migration.mapper.map
         try:
             check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
         except DirectionError as error:

@@ -27,6 +27,7 @@ from congruence.metrics import Hubness
 from congruence.metrics.hubness import as_hubness
 from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.estimates import gains
+from congruence.upgrade.certify.lists import measure_lists
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
 from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout, show_searches
@@ -72,6 +73,8 @@ class Certificate(PlainData):
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
+    #: Overlap of lists by encodings for a query (``LazySearch``), and what a log of queries costs, if measured
+    lists: dict[str, Any] = field(default_factory=dict)
     #: Searches: "query" (id), "changed" (whether mapping changes it most), "lists" (ids of the first results by
     #: strategy), "wanted" (those of them that are right, or of the re-embedded store) and whether they were "judged"
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -164,6 +167,7 @@ def certify(
     rows: int | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
+    log: int = 1000,
     callback: Callable[[int], None] | None = None,
     **parameters: object,
 ) -> Certificate:
@@ -214,6 +218,8 @@ def certify(
     rows, encode_rate, price : optional
         Rows of the store, items per second that the new model encodes, and price of encoding one: for what each
         strategy costs, and whether re-embedding needs fewer items than anchors had to be collected.
+    log : int, default=1000
+        Number of different queries for which the cost of re-embedding what they ask for is told.
     callback : callable, optional
         Called with 1 after each number of anchors that maps are fitted on, at most ``STEPS`` times.
     **parameters
@@ -223,9 +229,9 @@ def certify(
     thresholds = thresholds or Criteria()
     correction = as_hubness(hubness)
     check_positive(n_neighbors, "n_neighbors", integer=True)
-    for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price")):
+    for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price"), (log, "log")):
         if given is not None:
-            check_positive(given, name, integer=name == "rows")
+            check_positive(given, name, integer=name in ("rows", "log"))
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(old, new, modality, names=("old", "new"))
     queries = None if queries is None else _named_apart(by_modality(*queries, modality))
@@ -331,6 +337,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
+        lists=measure_lists(items, measured, log, rows, encode_rate, price, random_state),
         examples=show_searches(items, measured, random_state),
         make_map=partial(
             recipe.finish, mapping, anchors, choice, (source[first].space, target[first].space), design.others
