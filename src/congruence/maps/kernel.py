@@ -80,8 +80,8 @@ class KernelRidge(NamedTuple):
         view = np.eye(D.shape[1]) if D.shape[1] <= PROJECTED else rng.standard_normal((D.shape[1], PROJECTED))
         if axes is not None:
             view = view - axes.T @ (axes @ view)
-        seen, fixed = (D - level) @ view, base @ view
-        truth = normalize_rows(D @ view + fixed)
+        seen, whole = (D - level) @ view, (D + base) @ view
+        truth = normalize_rows(whole)
         squares = np.square(A).sum(axis=1)
         size = float(squares.mean()) or 1.0
         apart = squares[:, None] + squares - 2 * A @ A.T
@@ -100,7 +100,7 @@ class KernelRidge(NamedTuple):
                 kept = values / (values + penalty)
                 # A row's residual without it is its residual divided by 1 − its leverage (Allen 1974, PRESS).
                 rest = 1 - 1 / len(A) - np.square(U) @ kept
-                guess = D @ view + fixed - (seen - U @ (kept[:, None] * inner)) / np.maximum(rest, 1e-9)[:, None]
+                guess = whole - (seen - U @ (kept[:, None] * inner)) / np.maximum(rest, 1e-9)[:, None]
                 score = float(np.einsum("ij,ij->i", normalize_rows(guess), truth).mean())
                 if score > best[0]:
                     best = score, (name, scale, penalty, values, U, kept, rest, level_of)
@@ -117,16 +117,16 @@ class KernelRidge(NamedTuple):
         gram[np.diag_indices(len(gram))] += 1e-8 * len(gram) * gram.diagonal().max()
         whiten = np.linalg.inv(np.linalg.cholesky(gram)).T
         moment, cross, sums = np.zeros_like(gram), np.zeros((len(gram), Y.shape[1])), np.zeros(len(gram))
-        whole = Y.mean(axis=0, dtype=np.float64)
+        middle = Y.mean(axis=0, dtype=np.float64)
         for part in blocks(n, 8 * (X.shape[1] + 2 * len(gram) + Y.shape[1])):
             features = _products(X[part] - mean, marks, name, scale) @ whiten
             moment += features.T @ features
-            cross += features.T @ (Y[part] - whole)
+            cross += features.T @ (Y[part] - middle)
             sums += features.sum(axis=0)
         moment -= np.outer(sums, sums / n)
         moment[np.diag_indices(len(moment))] += penalty
         weights = np.linalg.solve(moment, cross)
-        found = cls(name, scale, penalty, mean, marks, whiten @ weights, whole - sums / n @ weights)
+        found = cls(name, scale, penalty, mean, marks, whiten @ weights, middle - sums / n @ weights)
         return KernelFit(found, Y[order], first[some], left_out, score)
 
 

@@ -32,7 +32,14 @@ from congruence.errors import CorruptFileError, IdError, InputError, ParameterEr
 from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
-from congruence.upgrade.progressive.meter import Estimate, Reading, combine, fit_origin_scale, rest_interval, support_of
+from congruence.upgrade.progressive.meter import (
+    Estimate,
+    Reading,
+    combine,
+    fit_origin_scale,
+    rest_interval,
+    support_of,
+)
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, View, take_in_order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
@@ -60,6 +67,8 @@ REFERENCES = 5  # without texts, neighbors are searched among this many times k 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
 #: the distance between two maps is measured; of larger stores, random ones.
 POOL, SEEN, MOVED = 16_384, 4096, 4096
+
+SEARCHES = ("lists", "items")  # what users look for: the first rows for a query, or one row
 
 KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
@@ -135,6 +144,7 @@ class Progressive:
         meter_share: float = 0.2,
         tolerance: float = 0.002,
         n_neighbors: int = 10,
+        search: str = "lists",
         modality: str | None = None,
         random_state: int = 0,
     ) -> None:
@@ -161,10 +171,11 @@ class Progressive:
         self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
         self.weights = None if weights is None else read_weights(weights, n)
         self.order, self.meter_share, self.tolerance = order, meter_share, tolerance
+        self.search = check_choice(search, SEARCHES, "search")
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(sample, self.texts)
-        self.refit = Refit(mapping, self.texts, size, gate)
+        self.refit = Refit(mapping, self.texts, size, gate, kernel=True)
         self.inputs = self._digest(digest)
         self.states = RowStates(n, random_state)
         self.new_vectors = Received(n, mapping.d_target)
@@ -244,7 +255,7 @@ class Progressive:
         taken = rows[take_in_order(self._score(view, rows), np.isin(rows, pool), meter, size - len(random))]
         states.due[taken] = True
         selected = taken[states.role[taken] == WAITING]
-        states.role[selected] = SELECTED
+        states.role[selected] = LEARN if self.texts is None and self.order_ == "random" else SELECTED
         return np.concatenate([random, selected])
 
     def _pool(self, least: int) -> np.ndarray:
@@ -339,7 +350,8 @@ class Progressive:
                 rows = native[part]
                 yield Known(self._rows(rows), self.new_vectors.take(rows).astype(float), weights[part], random[part])
 
-        correction = self.refit.fit(known(), len(native), self.correction_, choose=choose)
+        lists = (len(self), self.n_neighbors) if self.search == "lists" else None
+        correction = self.refit.fit(known(), len(native), self.correction_, choose=choose, lists=lists)
         waits = np.flatnonzero(~states.embedded)
         if len(waits) > MOVED:
             waits = np.random.default_rng([self.random_state, 11]).choice(waits, MOVED, replace=False)

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.maps import Map
+from congruence.maps import KernelMap, Map
+from congruence.maps.kernel import KernelRidge, on_cone
 from congruence.upgrade.progressive.texts import Gate, Texts, overlap
 
-#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
-#: among the known ones.
-TEXTS, PLAIN, GATED = "texts", "plain", "gated"
+#: Kinds of map: with mixtures of texts, without them, both weighted by the probability that a row's own text is among
+#: the known ones, and without texts a kernel ridge regression.
+TEXTS, PLAIN, GATED, KERNEL = "texts", "plain", "gated", "kernel"
 
-#: Arrays of a correction; only a gated map has the last one.
-_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
+#: Arrays of a correction by its kind.
+_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef", "landmarks", "new_mean", "filler")
+_OF_KIND = {TEXTS: _ARRAYS[:3], PLAIN: _ARRAYS[:3], GATED: _ARRAYS[:4], KERNEL: _ARRAYS[:3] + _ARRAYS[4:]}
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,19 @@ class Correction:
     residual_mean: np.ndarray | None = None  # (d_new,)
     coef: np.ndarray | None = None  # (p, d_new)
     plain_coef: np.ndarray | None = None  # (d_old, d_new), without texts, of a gated map
+    landmarks: np.ndarray | None = None  # (l, d_old), of a kernel map, as the next two
+    new_mean: np.ndarray | None = None  # (d_new,)
+    filler: np.ndarray | None = None  # (d_new,), a direction that the new model does not use
+    kernel: tuple[str, float] = ("", 0.0)  # and its width
+    added: bool = True  # whether the regression is added to the first map
+    factor: float = 1.0  # of the part of mapped rows that is not along the mean
     evidence: str = "too few re-embedded rows to choose by"
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are not arrays as plain data."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
-        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
+        more = {} if self.kind != KERNEL else {"kernel": list(self.kernel), "added": self.added, "factor": self.factor}
+        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence, **more}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays; none before a fit."""
@@ -44,7 +53,7 @@ class Correction:
 
     def solved(self) -> dict[str, Solved]:
         """Return the fitted regressions by kind; empty before a fit."""
-        if self.feature_mean is None or self.residual_mean is None or self.coef is None:
+        if self.feature_mean is None or self.residual_mean is None or self.coef is None or self.kind == KERNEL:
             return {}
         regressions = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
         if self.plain_coef is not None:
@@ -58,11 +67,46 @@ class Correction:
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
         """Rebuild a map from its ``arrays``, among others, and ``facts``. Raises ValueError if they do not fit."""
         found, kind, gate = {name: arrays[name] for name in _ARRAYS if name in arrays}, facts["kind"], facts["gate"]
-        complete = not found or set(found) == set(_ARRAYS if kind == GATED else _ARRAYS[:3])
-        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None) or not complete:
+        complete = kind in _OF_KIND and (set(found) == set(_OF_KIND[kind]) or (not found and kind != KERNEL))
+        if (kind == GATED and gate is None) or not complete:
             raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
-        gate = None if gate is None else Gate(*map(float, gate))
-        return cls(kind, float(facts["ridge"]), gate, **found, evidence=str(facts["evidence"]))
+        gate, more = None if gate is None else Gate(*map(float, gate)), {}
+        if kind == KERNEL:
+            name, width = facts["kernel"]
+            more = {
+                "kernel": (str(name), float(width)),
+                "added": bool(facts["added"]),
+                "factor": float(facts["factor"]),
+            }
+        return cls(kind, float(facts["ridge"]), gate, **found, **more, evidence=str(facts["evidence"]))
+
+    def by_kernel(self, rows: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """Return unit rows by a kernel map, from old rows and those of the first map, (n, d_new)."""
+        mean, filler = self.new_mean, self.filler
+        assert mean is not None
+        assert filler is not None
+        regression = KernelRidge(*self.kernel, self.ridge, *(getattr(self, name) for name in _REGRESSION))
+        deviations = regression.predict(rows) + (base - mean if self.added else 0.0)
+        out = np.asarray(on_cone(deviations, mean))
+        if self.factor < 1:
+            out -= (1 - self.factor) * without(out, mean)
+            # So that the rows keep unit norm, and no score changes by more than a constant.
+            out += np.sqrt(np.maximum(1 - np.square(out).sum(axis=1, keepdims=True), 0.0)) * filler
+        return out
+
+
+#: Arrays of a correction that are those of its kernel ridge regression.
+_REGRESSION = ("feature_mean", "landmarks", "coef", "residual_mean")
+
+
+def unit(mean: np.ndarray) -> np.ndarray:
+    """Return the direction of a mean (d,), zeros if it has none."""
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12))
+
+
+def without(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) without their part along a mean (d,)."""
+    return np.asarray(rows - np.outer(rows @ unit(mean), unit(mean)))
 
 
 class MapTerms(NamedTuple):
@@ -146,8 +190,11 @@ class Refit:
     With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
     """
 
-    def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
+    def __init__(
+        self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None, *, kernel: bool = False
+    ) -> None:
         self._mapping, self.texts, self.size, self.gate = mapping, texts, size, gate
+        self._kernel = kernel and texts is None
         #: Kinds of map, the default first.
         self.kinds = (PLAIN,) if texts is None else (TEXTS, PLAIN) if gate is None else (GATED, TEXTS, PLAIN)
         #: Whether there are texts, and most rows' own text is among them.
@@ -168,34 +215,91 @@ class Refit:
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + 2 * len(self.texts or ()))
         kind, solved = correction.kind, correction.solved()
+        if kind == KERNEL:
+            width += 16 * len(correction.landmarks)  # type: ignore[arg-type]
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
+            if kind == KERNEL:
+                terms = self.terms(rows[part], PLAIN, None, base)
+                out[part] = correction.by_kernel(terms.rows, terms.base)
+                continue
             out[part] = self.terms(rows[part], kind, correction.gate, base).mapped(kind, solved)
         return out
 
-    def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
-        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty."""
+    def fit(
+        self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool, lists: tuple[int, int] | None = None
+    ) -> Correction:
+        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty.
+
+        ``lists``: number of rows of the store and of a list, if native rows are not to crowd mapped ones out of lists.
+        """
         if n < FEWEST:
             return last
-        training, drawn = Training(n, self.kinds[-2:][0]), 0
-        tests: list[tuple[int, MapTerms, np.ndarray]] = []
+        training, drawn, seen, step = Training(n, self.kinds[-2:][0]), 0, 0, -(-n // COMPARED)
+        tests: list[tuple[int, MapTerms, np.ndarray, np.ndarray]] = []
+        kept: list[tuple[np.ndarray, ...]] = []  # rows for the kernel map, and their numbers
         for X, Y, weights, random, mapped in rows:
             terms, fold = self.terms(X, self.kinds[0], self.gate, mapped), np.full(len(X), FOLDS)
             some = np.flatnonzero(random)[: COMPARED - drawn if choose else 0]
             fold[some] = (drawn + np.arange(len(some))) % FOLDS  # these rows are already in random order
             drawn += len(some)
             training.add(terms, Y, weights, fold)
-            tests += [(k, terms.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
-        chosen = last
+            numbers, seen = seen + np.arange(len(X)), seen + len(X)
+            tests += [(k, terms.take(fold == k), Y[fold == k], numbers[fold == k]) for k in np.unique(fold[some])]
+            if self._kernel:
+                kept.append((terms.rows[::step], Y[::step], terms.base[::step], numbers[::step]))
+        chosen, guesses = last, np.empty((0, 0))
         if drawn >= FEWEST_CHOOSING:
             kinds, ridges = self.kinds[-2:], [ridge * self.size for ridge in RIDGES]
             by_fold = [{kind: training.ridge(kind, ridges, without=k) for kind in kinds} for k in range(FOLDS)]
-            scores = [self._compare(terms, Y, by_fold[k]) for k, terms, Y in tests]
-            chosen = self.decide(np.concatenate(scores, axis=2))
+            chosen = self.decide(np.concatenate([self._compare(terms, Y, by_fold[k]) for k, terms, Y, _ in tests], 2))
+            if self._kernel:
+                at = RIDGES.index(chosen.ridge)
+                guesses = np.concatenate(
+                    [terms.mapped(PLAIN, {PLAIN: by_fold[k][PLAIN][at]}) for k, terms, *_ in tests]
+                )
+        if self._kernel and (drawn >= FEWEST_CHOOSING or last.kind == KERNEL or isinstance(self.mapping, KernelMap)):
+            found, numbers, left_out = self._fit_kernel(*(np.concatenate(side) for side in zip(*kept, strict=True)))
+            both = np.intersect1d(numbers, [i for *_, some in tests for i in some], return_indices=True)[1:]
+            if len(both[0]) < FEWEST_CHOOSING:
+                return found
+            own, ours = np.concatenate([Y for _, _, Y, _ in tests])[both[1]], left_out[both[0]]
+            k = min(NEIGHBORS, len(own) // 4)
+            table = np.stack([same_lists(own, ours, k), same_lists(own, guesses[both[1]], k)])
+            if not _leader(table, 1.0):
+                kernel, linear = table.mean(axis=1)
+                words = f"lists of {len(own)} random rows by each other: {kernel:.3f}, and {linear:.3f} by linear ridge"
+                if lists is not None:
+                    # Halfway: with all of it, searches for one row lose more than lists gain.
+                    found = replace(found, factor=min(1.0, (1 + balance(own, ours, found.new_mean, *lists)) / 2))
+                return replace(found, evidence=words)
+        if chosen.kind == KERNEL:
+            chosen = self.first()
         ridges = [chosen.ridge * self.size]
         (mean, offset, coef), *_ = training.ridge(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
         plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
+
+    def _fit_kernel(
+        self, old: np.ndarray, new: np.ndarray, base: np.ndarray, numbers: np.ndarray
+    ) -> tuple[Correction, np.ndarray, np.ndarray]:
+        """Return the kernel map of some rows, numbers of rows, and these as mapped without themselves.
+
+        If the first map is one, it is fitted on its pairs too, else added to the first map.
+        """
+        X, Y, first = old, new, 0
+        if own := isinstance(self.mapping, KernelMap):
+            pairs = self.mapping.pairs()
+            X, Y, first = np.concatenate([pairs[0], old]), np.concatenate([pairs[1], new]), len(pairs[0])
+        mean = Y.mean(axis=0)
+        start, axes = np.zeros_like(Y) if own else base - mean, unit(mean)[None]
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
+        arrays = dict(zip(_REGRESSION, fit.regression[3:], strict=True))
+        facts: dict[str, Any] = {"kernel": fit.regression[:2], "added": not own}
+        made = Correction(KERNEL, fit.regression.ridge, None, **arrays, new_mean=mean, filler=unused(Y, mean), **facts)
+        later = fit.rows >= first
+        rows = fit.rows[later]
+        return made, numbers[rows - first], np.asarray(on_cone(fit.left_out[later] + start[rows], mean))
 
     def terms(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
@@ -228,6 +332,43 @@ class Refit:
         gate = self.gate if self.kinds[a] == GATED else None
         evidence = f"{words} of {table.shape[2]} random rows, {FOLDS} folds"
         return Correction(self.kinds[a], RIDGES[penalty[a]], gate, evidence=evidence)
+
+
+def unused(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return a direction (d,) off the mean in which rows (n, d) hardly vary, by inverse iteration."""
+    centered = without(rows - mean, mean)
+    gram = centered.T @ centered
+    gram[np.diag_indices(len(gram))] += 1e-6 * max(float(np.trace(gram)), 1e-12)
+    out = np.random.default_rng(0).standard_normal((len(gram), 1))
+    for _ in range(2):
+        out = without(np.linalg.solve(gram, out).T, mean).T
+        out /= np.linalg.norm(out)
+    return np.asarray(out[:, 0])
+
+
+def same_lists(own: np.ndarray, mapped: np.ndarray, k: int) -> np.ndarray:
+    """Return for each of random rows (m, d) how much of its first k others it also finds among the mapped ones."""
+    found = []
+    for rows in (own, mapped):
+        scores = own @ rows.T
+        np.fill_diagonal(scores, -np.inf)
+        found.append(scores >= np.partition(scores, len(own) - k, axis=1)[:, len(own) - k, None])
+    return np.asarray((found[0] & found[1]).sum(axis=1) / k)
+
+
+def balance(native: np.ndarray, mapped: np.ndarray, mean: np.ndarray, n: int, k: int) -> float:
+    """Return the factor of mapped rows' part off the mean with which native rows win as often as their share.
+
+    Of random rows (m, d), in both forms, as many are then among the first k of n rows for each other's native form.
+    """
+    m = len(native)
+    rank, scores, rest = max(1, round(k * (m - 1) / n)), native @ native.T, without(mapped, mean)
+    np.fill_diagonal(scores, -np.inf)
+    least = np.partition(scores, m - rank, axis=1)[:, m - rank, None]
+    off, needed = native @ rest.T, least - native @ (mapped - rest).T
+    np.fill_diagonal(off, 0.0)
+    factors = np.divide(needed, off, out=np.full_like(off, np.inf), where=off > 1e-9)
+    return float(np.partition(factors.ravel(), m * rank - 1)[m * rank - 1])
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
