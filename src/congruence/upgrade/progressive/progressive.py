@@ -104,12 +104,15 @@ class Progressive:
     order : str, callable, or "auto", default="auto"
         A key of ``ORDERS``, or a function of a ``View``. "auto" is "entropy" if the texts of most rows are known, else
         "random".
-    meter_share : float, default=0.2
+    meter_share : float, default=0.25
         Share of random rows in each batch. Every second one is reserved for the meter; the others choose the map.
     tolerance : float, default=0.002
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
-        k of ``overlap@k`` and ``recall@k``.
+        k of ``overlap@k`` and ``recall@k``, and length of the lists.
+    search : {"lists", "items"}, default="lists"
+        What users look for. Without texts, "lists" scales mapped rows so that native ones do not crowd them out of the
+        first k, at the cost of searches for one item.
 
     Notes
     -----
@@ -141,7 +144,7 @@ class Progressive:
         labels: RowsLike | None = None,
         weights: RowsLike | None = None,
         order: str | Order = "auto",
-        meter_share: float = 0.2,
+        meter_share: float = 0.25,
         tolerance: float = 0.002,
         n_neighbors: int = 10,
         search: str = "lists",

@@ -235,71 +235,63 @@ class Refit:
         """
         if n < FEWEST:
             return last
-        training, drawn, seen, step = Training(n, self.kinds[-2:][0]), 0, 0, -(-n // COMPARED)
-        tests: list[tuple[int, MapTerms, np.ndarray, np.ndarray]] = []
-        kept: list[tuple[np.ndarray, ...]] = []  # rows for the kernel map, and their numbers
+        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self.mapping, KernelMap)):
+            return self._fit_kernel(rows, -(-n // COMPARED), lists)
+        training, drawn = Training(n, self.kinds[-2:][0]), 0
+        tests: list[tuple[int, MapTerms, np.ndarray]] = []
         for X, Y, weights, random, mapped in rows:
             terms, fold = self.terms(X, self.kinds[0], self.gate, mapped), np.full(len(X), FOLDS)
             some = np.flatnonzero(random)[: COMPARED - drawn if choose else 0]
             fold[some] = (drawn + np.arange(len(some))) % FOLDS  # these rows are already in random order
             drawn += len(some)
             training.add(terms, Y, weights, fold)
-            numbers, seen = seen + np.arange(len(X)), seen + len(X)
-            tests += [(k, terms.take(fold == k), Y[fold == k], numbers[fold == k]) for k in np.unique(fold[some])]
-            if self._kernel:
-                kept.append((terms.rows[::step], Y[::step], terms.base[::step], numbers[::step]))
-        chosen, guesses = last, np.empty((0, 0))
+            tests += [(k, terms.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
+        chosen = last
         if drawn >= FEWEST_CHOOSING:
             kinds, ridges = self.kinds[-2:], [ridge * self.size for ridge in RIDGES]
             by_fold = [{kind: training.ridge(kind, ridges, without=k) for kind in kinds} for k in range(FOLDS)]
-            chosen = self.decide(np.concatenate([self._compare(terms, Y, by_fold[k]) for k, terms, Y, _ in tests], 2))
-            if self._kernel:
-                at = RIDGES.index(chosen.ridge)
-                guesses = np.concatenate(
-                    [terms.mapped(PLAIN, {PLAIN: by_fold[k][PLAIN][at]}) for k, terms, *_ in tests]
-                )
-        if self._kernel and (drawn >= FEWEST_CHOOSING or last.kind == KERNEL or isinstance(self.mapping, KernelMap)):
-            found, numbers, left_out = self._fit_kernel(*(np.concatenate(side) for side in zip(*kept, strict=True)))
-            both = np.intersect1d(numbers, [i for *_, some in tests for i in some], return_indices=True)[1:]
-            if len(both[0]) < FEWEST_CHOOSING:
-                return found
-            own, ours = np.concatenate([Y for _, _, Y, _ in tests])[both[1]], left_out[both[0]]
-            k = min(NEIGHBORS, len(own) // 4)
-            table = np.stack([same_lists(own, ours, k), same_lists(own, guesses[both[1]], k)])
-            if not _leader(table, 1.0):
-                kernel, linear = table.mean(axis=1)
-                words = f"lists of {len(own)} random rows by each other: {kernel:.3f}, and {linear:.3f} by linear ridge"
-                if lists is not None:
-                    # Halfway: with all of it, searches for one row lose more than lists gain.
-                    found = replace(found, factor=min(1.0, (1 + balance(own, ours, found.new_mean, *lists)) / 2))
-                return replace(found, evidence=words)
-        if chosen.kind == KERNEL:
-            chosen = self.first()
+            scores = [self._compare(terms, Y, by_fold[k]) for k, terms, Y in tests]
+            chosen = self.decide(np.concatenate(scores, axis=2))
         ridges = [chosen.ridge * self.size]
         (mean, offset, coef), *_ = training.ridge(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
         plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def _fit_kernel(
-        self, old: np.ndarray, new: np.ndarray, base: np.ndarray, numbers: np.ndarray
-    ) -> tuple[Correction, np.ndarray, np.ndarray]:
-        """Return the kernel map of some rows, numbers of rows, and these as mapped without themselves.
-
-        If the first map is one, it is fitted on its pairs too, else added to the first map.
-        """
-        X, Y, first = old, new, 0
+    def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
+        """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
+        kept = [(self.terms(X, PLAIN, None, mapped), Y, random) for X, Y, _, random, mapped in rows]
+        X, base, Y, random = (
+            np.concatenate([part[::step] for part in side])
+            for side in zip(*((terms.rows, terms.base, Y, random) for terms, Y, random in kept), strict=True)
+        )
         if own := isinstance(self.mapping, KernelMap):
             pairs = self.mapping.pairs()
-            X, Y, first = np.concatenate([pairs[0], old]), np.concatenate([pairs[1], new]), len(pairs[0])
+            X, Y, random = (
+                np.vstack([pairs[0], X]),
+                np.vstack([pairs[1], Y]),
+                np.append([False] * len(pairs[0]), random),
+            )
         mean = Y.mean(axis=0)
-        start, axes = np.zeros_like(Y) if own else base - mean, unit(mean)[None]
-        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
-        arrays = dict(zip(_REGRESSION, fit.regression[3:], strict=True))
-        facts: dict[str, Any] = {"kernel": fit.regression[:2], "added": not own}
-        made = Correction(KERNEL, fit.regression.ridge, None, **arrays, new_mean=mean, filler=unused(Y, mean), **facts)
-        later = fit.rows >= first
-        rows = fit.rows[later]
-        return made, numbers[rows - first], np.asarray(on_cone(fit.left_out[later] + start[rows], mean))
+        start = np.zeros_like(Y) if own else base - mean
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=unit(mean)[None])
+        found, drawn, factor = fit.regression, random[fit.rows], 1.0
+        if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
+            some = fit.rows[drawn]
+            # Halfway: with all of it, searches for one row lose more than lists gain.
+            factor = min(
+                1.0, (1 + balance(Y[some], on_cone(fit.left_out[drawn] + start[some], mean), mean, *lists)) / 2
+            )
+        return Correction(
+            KERNEL,
+            found.ridge,
+            **dict(zip(_REGRESSION, found[3:], strict=True)),
+            new_mean=mean,
+            filler=unused(Y, mean),
+            kernel=found[:2],
+            added=not own,
+            factor=factor,
+            evidence=f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean",
+        )
 
     def terms(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
@@ -344,16 +336,6 @@ def unused(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
         out = without(np.linalg.solve(gram, out).T, mean).T
         out /= np.linalg.norm(out)
     return np.asarray(out[:, 0])
-
-
-def same_lists(own: np.ndarray, mapped: np.ndarray, k: int) -> np.ndarray:
-    """Return for each of random rows (m, d) how much of its first k others it also finds among the mapped ones."""
-    found = []
-    for rows in (own, mapped):
-        scores = own @ rows.T
-        np.fill_diagonal(scores, -np.inf)
-        found.append(scores >= np.partition(scores, len(own) - k, axis=1)[:, len(own) - k, None])
-    return np.asarray((found[0] & found[1]).sum(axis=1) / k)
 
 
 def balance(native: np.ndarray, mapped: np.ndarray, mean: np.ndarray, n: int, k: int) -> float:
