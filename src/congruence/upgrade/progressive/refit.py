@@ -90,6 +90,7 @@ class Correction:
         out = np.asarray(on_cone(deviations, mean))
         if self.factor < 1:
             out -= (1 - self.factor) * without(out, mean)
+            out -= np.outer(out @ filler, filler)
             # So that the rows keep unit norm, and no score changes by more than a constant.
             out += np.sqrt(np.maximum(1 - np.square(out).sum(axis=1, keepdims=True), 0.0)) * filler
         return out
