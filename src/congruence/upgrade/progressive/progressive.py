@@ -74,7 +74,7 @@ KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is 
 
 #: Arrays of ``RowStates``, and parameters of the plan, that are part of the saved state.
 _STATES = ("role", "due", "embedded")
-PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state")
+PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state", "search")
 
 
 @dataclass(frozen=True, eq=False)
@@ -606,7 +606,7 @@ class Progressive:
             raise ParameterError(problem, f"Leave out `{saved[0]}=…`.")
         try:
             inputs["order"] = facts["order"] or inputs.get("order", "auto")
-            plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS})
+            plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS if name in facts})
             if plan.inputs != facts["inputs"]:
                 problem = "The state is of a plan for another store, map or texts."
                 raise CorruptFileError(problem, "Pass those of the saved plan.")
