@@ -1,5 +1,7 @@
 """Plans without texts: the kernel map of the mapped rows, and their factor beside native ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,7 @@ def cosine(rows, which):
 def test_mapped_rows_are_nearer_to_the_new_model_than_by_linear_ridge(name):
     plan = run(name, search="items")
     assert plan.correction_.kind == "kernel"
-    assert plan.correction_.added == (name == "orthogonal")
+    assert plan.correction_.kernel.added == (name == "orthogonal")
     linear = Refit(MAPPINGS[name], None, 1.0)
     rows = np.flatnonzero(plan.embedded)
     known = Known(OLD[rows], NEW[rows], np.ones(len(rows)), np.ones(len(rows), bool))
@@ -59,7 +61,7 @@ def test_the_map_of_a_kernel_map_is_that_of_its_pairs_and_the_new_rows():
         *(np.vstack([first, more]) for first, more in zip(PAIRS, (OLD[:50], NEW[:50]), strict=True))
     )
     np.testing.assert_allclose(plan.mapped(np.arange(50, 60)), fitted.transform(OLD[50:60]), atol=1e-5)
-    assert plan.correction_.factor == 1  # no row was drawn at random
+    assert plan.correction_.kernel.factor == 1  # no row was drawn at random
 
 
 def test_native_rows_win_as_often_as_their_share():
@@ -89,15 +91,15 @@ def test_lists_scale_mapped_rows_items_do_not_and_all_have_unit_norm():
             plan.update(ids, new[ids])
         plans.append(plan)
     lists, items = plans
-    assert 0.5 < lists.correction_.factor < 1 == items.correction_.factor
+    assert 0.5 < lists.correction_.kernel.factor < 1 == items.correction_.kernel.factor
     for plan in (lists, items, run("orthogonal")):
         np.testing.assert_allclose(np.linalg.norm(plan.store(), axis=1), 1, atol=1e-5)
-    mean, filler = lists.correction_.new_mean, lists.correction_.filler
+    _, mean, filler, _, _ = lists.correction_.kernel
     ours = lists.refit.transform(old, lists.correction_)
-    plain = items.refit.transform(old, Correction(**{**vars(lists.correction_), "factor": 1.0}))
+    plain = items.refit.transform(old, replace(lists.correction_, kernel=lists.correction_.kernel._replace(factor=1.0)))
     sides = (without(side - np.outer(side @ filler, filler), mean) for side in (ours, plain))
     ours, plain = (np.linalg.norm(side, axis=1) for side in sides)
-    np.testing.assert_allclose(ours, lists.correction_.factor * plain, atol=1e-3)
+    np.testing.assert_allclose(ours, lists.correction_.kernel.factor * plain, atol=1e-3)
 
 
 def test_what_fills_the_norm_is_no_direction_of_the_new_model():
@@ -118,8 +120,8 @@ def test_a_plan_continues_with_its_kernel(name, tmp_path):
     assert (again.search, again.correction_.facts()) == (plan.search, plan.correction_.facts())
     arrays, facts = plan.correction_.arrays(), plan.correction_.facts()
     for missing in ("landmarks", "filler"):
-        with pytest.raises(ValueError, match="kernel"):
-            Correction.restore({key: array for key, array in arrays.items() if key != missing}, facts)
+        with pytest.raises(KeyError, match="kernel"):
+            Correction.restore({key: array for key, array in arrays.items() if missing not in key}, facts)
     with pytest.raises(CorruptFileError):
         Progressive.load(tmp_path / "plan", MAPPINGS[name], OLD[::-1])
 

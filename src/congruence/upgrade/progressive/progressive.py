@@ -606,7 +606,7 @@ class Progressive:
             raise ParameterError(problem, f"Leave out `{saved[0]}=…`.")
         try:
             inputs["order"] = facts["order"] or inputs.get("order", "auto")
-            plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS if name in facts})
+            plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS})
             if plan.inputs != facts["inputs"]:
                 problem = "The state is of a plan for another store, map or texts."
                 raise CorruptFileError(problem, "Pass those of the saved plan.")

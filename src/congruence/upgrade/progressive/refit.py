@@ -17,9 +17,41 @@ from congruence.upgrade.progressive.texts import Gate, Texts, overlap
 #: the known ones, and without texts a kernel ridge regression.
 TEXTS, PLAIN, GATED, KERNEL = "texts", "plain", "gated", "kernel"
 
-#: Arrays of a correction by its kind.
-_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef", "landmarks", "new_mean", "filler")
-_OF_KIND = {TEXTS: _ARRAYS[:3], PLAIN: _ARRAYS[:3], GATED: _ARRAYS[:4], KERNEL: _ARRAYS[:3] + _ARRAYS[4:]}
+#: Arrays of a correction; only a gated map has the last one.
+_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
+
+
+class KernelPart(NamedTuple):
+    """A kernel ridge regression, whose rows stand on the cone of the new model's rows, beside native ones."""
+
+    regression: KernelRidge
+    mean: np.ndarray  # (d_new,)
+    filler: np.ndarray  # (d_new,), a direction that the new model does not use
+    added: bool  # whether the regression is added to the first map
+    factor: float  # of the part of mapped rows that is not along the mean
+
+    def mapped(self, rows: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """Return unit rows from old rows and those of the first map, (n, d_new)."""
+        out = np.asarray(on_cone(self.regression.predict(rows) + (base - self.mean if self.added else 0.0), self.mean))
+        if self.factor < 1:
+            out -= (1 - self.factor) * without(out, self.mean)
+            # So that the rows keep unit norm, and the scores of a query change by hardly more than a constant.
+            out = without(out, self.filler)
+            out += np.sqrt(np.maximum(1 - np.square(out).sum(axis=1, keepdims=True), 0.0)) * self.filler
+        return out
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name."""
+        parts = {**self.regression._asdict(), "new_mean": self.mean, "filler": self.filler}
+        return {f"kernel.{name}": part for name, part in parts.items() if isinstance(part, np.ndarray)}
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> KernelPart:
+        """Rebuild from arrays, among others, and the facts of a correction."""
+        names = (*KernelRidge._fields[3:], "new_mean", "filler")
+        *parts, mean, filler = (arrays[f"kernel.{name}"] for name in names)
+        regression = KernelRidge(str(facts["kernel"]), float(facts["width"]), float(facts["ridge"]), *parts)
+        return cls(regression, mean, filler, bool(facts["added"]), float(facts["factor"]))
 
 
 @dataclass(frozen=True)
@@ -33,27 +65,27 @@ class Correction:
     residual_mean: np.ndarray | None = None  # (d_new,)
     coef: np.ndarray | None = None  # (p, d_new)
     plain_coef: np.ndarray | None = None  # (d_old, d_new), without texts, of a gated map
-    landmarks: np.ndarray | None = None  # (l, d_old), of a kernel map, as the next two
-    new_mean: np.ndarray | None = None  # (d_new,)
-    filler: np.ndarray | None = None  # (d_new,), a direction that the new model does not use
-    kernel: tuple[str, float] = ("", 0.0)  # and its width
-    added: bool = True  # whether the regression is added to the first map
-    factor: float = 1.0  # of the part of mapped rows that is not along the mean
+    kernel: KernelPart | None = None
     evidence: str = "too few re-embedded rows to choose by"
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are not arrays as plain data."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
-        more = {} if self.kind != KERNEL else {"kernel": list(self.kernel), "added": self.added, "factor": self.factor}
-        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence, **more}
+        facts = {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
+        if self.kernel is not None:
+            name, width, _ = self.kernel.regression[:3]
+            facts |= {"kernel": name, "width": width, "added": self.kernel.added, "factor": self.kernel.factor}
+        return facts
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays; none before a fit."""
+        if self.kernel is not None:
+            return self.kernel.arrays()
         return {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
 
     def solved(self) -> dict[str, Solved]:
         """Return the fitted regressions by kind; empty before a fit."""
-        if self.feature_mean is None or self.residual_mean is None or self.coef is None or self.kind == KERNEL:
+        if self.feature_mean is None or self.residual_mean is None or self.coef is None:
             return {}
         regressions = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
         if self.plain_coef is not None:
@@ -67,47 +99,20 @@ class Correction:
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
         """Rebuild a map from its ``arrays``, among others, and ``facts``. Raises ValueError if they do not fit."""
         found, kind, gate = {name: arrays[name] for name in _ARRAYS if name in arrays}, facts["kind"], facts["gate"]
-        complete = kind in _OF_KIND and (set(found) == set(_OF_KIND[kind]) or (not found and kind != KERNEL))
-        if (kind == GATED and gate is None) or not complete:
-            raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
-        gate, more = None if gate is None else Gate(*map(float, gate)), {}
         if kind == KERNEL:
-            name, width = facts["kernel"]
-            more = {
-                "kernel": (str(name), float(width)),
-                "added": bool(facts["added"]),
-                "factor": float(facts["factor"]),
-            }
-        return cls(kind, float(facts["ridge"]), gate, **found, **more, evidence=str(facts["evidence"]))
-
-    def by_kernel(self, rows: np.ndarray, base: np.ndarray) -> np.ndarray:
-        """Return unit rows by a kernel map, from old rows and those of the first map, (n, d_new)."""
-        mean, filler = self.new_mean, self.filler
-        assert mean is not None
-        assert filler is not None
-        regression = KernelRidge(*self.kernel, self.ridge, *(getattr(self, name) for name in _REGRESSION))
-        deviations = regression.predict(rows) + (base - mean if self.added else 0.0)
-        out = np.asarray(on_cone(deviations, mean))
-        if self.factor < 1:
-            out -= (1 - self.factor) * without(out, mean)
-            out -= np.outer(out @ filler, filler)
-            # So that the rows keep unit norm, and no score changes by more than a constant.
-            out += np.sqrt(np.maximum(1 - np.square(out).sum(axis=1, keepdims=True), 0.0)) * filler
-        return out
-
-
-#: Arrays of a correction that are those of its kernel ridge regression.
-_REGRESSION = ("feature_mean", "landmarks", "coef", "residual_mean")
-
-
-def unit(mean: np.ndarray) -> np.ndarray:
-    """Return the direction of a mean (d,), zeros if it has none."""
-    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12))
+            part = KernelPart.restore(arrays, facts)
+            return cls(kind, part.regression.ridge, kernel=part, evidence=str(facts["evidence"]))
+        complete = not found or set(found) == set(_ARRAYS if kind == GATED else _ARRAYS[:3])
+        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None) or not complete:
+            raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
+        gate = None if gate is None else Gate(*map(float, gate))
+        return cls(kind, float(facts["ridge"]), gate, **found, kernel=None, evidence=str(facts["evidence"]))
 
 
 def without(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return rows (n, d) without their part along a mean (d,)."""
-    return np.asarray(rows - np.outer(rows @ unit(mean), unit(mean)))
+    axis = mean / max(float(np.linalg.norm(mean)), 1e-12)
+    return np.asarray(rows - np.outer(rows @ axis, axis))
 
 
 class MapTerms(NamedTuple):
@@ -216,13 +221,13 @@ class Refit:
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + 2 * len(self.texts or ()))
         kind, solved = correction.kind, correction.solved()
-        if kind == KERNEL:
-            width += 16 * len(correction.landmarks)  # type: ignore[arg-type]
+        kernel = correction.kernel
+        width += 0 if kernel is None else 16 * len(kernel.regression.landmarks)
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
-            if kind == KERNEL:
+            if kernel is not None:
                 terms = self.terms(rows[part], PLAIN, None, base)
-                out[part] = correction.by_kernel(terms.rows, terms.base)
+                out[part] = kernel.mapped(terms.rows, terms.base)
                 continue
             out[part] = self.terms(rows[part], kind, correction.gate, base).mapped(kind, solved)
         return out
@@ -260,39 +265,24 @@ class Refit:
 
     def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
         """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
-        kept = [(self.terms(X, PLAIN, None, mapped), Y, random) for X, Y, _, random, mapped in rows]
-        X, base, Y, random = (
-            np.concatenate([part[::step] for part in side])
-            for side in zip(*((terms.rows, terms.base, Y, random) for terms, Y, random in kept), strict=True)
-        )
+        kept = [(*self.terms(X, PLAIN, None, mapped)[::3], Y, random) for X, Y, _, random, mapped in rows]
+        X, base, Y, random = (np.concatenate([part[::step] for part in side]) for side in zip(*kept, strict=True))
         if own := isinstance(self.mapping, KernelMap):
             pairs = self.mapping.pairs()
-            X, Y, random = (
-                np.vstack([pairs[0], X]),
-                np.vstack([pairs[1], Y]),
-                np.append([False] * len(pairs[0]), random),
-            )
+            X, Y = np.vstack([pairs[0], X]), np.vstack([pairs[1], Y])
+            random = np.append(np.zeros(len(pairs[0]), bool), random)
         mean = Y.mean(axis=0)
-        start = np.zeros_like(Y) if own else base - mean
-        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=unit(mean)[None])
-        found, drawn, factor = fit.regression, random[fit.rows], 1.0
+        start, axes = np.zeros_like(Y) if own else base - mean, mean[None] / max(float(np.linalg.norm(mean)), 1e-12)
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
+        drawn, factor = random[fit.rows], 1.0
         if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
             some = fit.rows[drawn]
+            mapped = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
             # Halfway: with all of it, searches for one row lose more than lists gain.
-            factor = min(
-                1.0, (1 + balance(Y[some], on_cone(fit.left_out[drawn] + start[some], mean), mean, *lists)) / 2
-            )
-        return Correction(
-            KERNEL,
-            found.ridge,
-            **dict(zip(_REGRESSION, found[3:], strict=True)),
-            new_mean=mean,
-            filler=unused(Y, mean),
-            kernel=found[:2],
-            added=not own,
-            factor=factor,
-            evidence=f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean",
-        )
+            factor = min(1.0, (1 + balance(Y[some], mapped, mean, *lists)) / 2)
+        part = KernelPart(fit.regression, mean, unused(Y, mean), not own, factor)
+        evidence = f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean"
+        return Correction(KERNEL, fit.regression.ridge, kernel=part, evidence=evidence)
 
     def terms(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
