@@ -49,7 +49,7 @@ class KernelRidge(NamedTuple):
         X: np.ndarray,
         Y: np.ndarray,
         *,
-        start: np.ndarray | None = None,
+        start: np.ndarray | float = 0.0,
         axes: np.ndarray | None = None,
         kernel: str = "auto",
         width: float | None = None,
@@ -62,34 +62,25 @@ class KernelRidge(NamedTuple):
         mean of their Y.
         """
         rng = np.random.default_rng(random_state)
-        labels = equal_rows(X)
-        first = np.flatnonzero(labels == np.arange(len(X)))
+        first, place = np.unique(equal_rows(X), return_inverse=True)
         if len(first) < len(X):
-            place = np.searchsorted(first, labels)
             total = np.zeros((len(first), Y.shape[1]))
             np.add.at(total, place, Y)
-            X, Y = X[first], total / np.bincount(place)[:, None]
-            start = None if start is None else start[first]
-        n = len(X)
+            Y = total / np.bincount(place)[:, None]
+        X, n = X[first], len(first)
         order = np.arange(n) if n <= landmarks else np.sort(rng.choice(n, landmarks, replace=False))
         some = order if len(order) <= COMPARED else np.sort(rng.choice(order, COMPARED, replace=False))
         mean = X.mean(axis=0, dtype=np.float64)
         A, D = X[some] - mean, Y[some].astype(np.float64)
         level = D.mean(axis=0)
-        base = np.zeros_like(D) if start is None else start[some].astype(np.float64)
         view = np.eye(D.shape[1]) if D.shape[1] <= PROJECTED else rng.standard_normal((D.shape[1], PROJECTED))
-        if axes is not None:
-            view = view - axes.T @ (axes @ view)
-        seen, whole = (D - level) @ view, (D + base) @ view
-        truth = normalize_rows(whole)
-        squares = np.square(A).sum(axis=1)
-        size = float(squares.mean()) or 1.0
-        apart = squares[:, None] + squares - 2 * A @ A.T
-        usual = float(np.median(apart[np.triu_indices(len(A), 1)]))
+        view = view if axes is None else view - axes.T @ (axes @ view)
+        seen, whole = (D - level) @ view, (D + np.broadcast_to(start, (len(place), D.shape[1]))[first[some]]) @ view
+        truth, size = normalize_rows(whole), float(np.square(A).sum(axis=1).mean()) or 1.0
+        usual = float(np.median(_apart(A, A)[np.triu_indices(len(A), 1)]))
         usual = usual if usual > 1e-9 * size else size
-        tried = [("linear", size)] if kernel != "rbf" else []
-        if kernel != "linear":
-            tried += [("rbf", one * usual) for one in (WIDTHS if width is None else (width,))]
+        tried = [("linear", size)] * (kernel != "rbf")
+        tried += [("rbf", one * usual) for one in (WIDTHS if width is None else (width,)) if kernel != "linear"]
         best: tuple[float, Any] = -np.inf, None
         for name, scale in tried:
             gram = _products(A, A, name, scale)
@@ -140,14 +131,18 @@ class KernelFit(NamedTuple):
     cosine: float
 
 
-def _products(rows: Array, landmarks: Array, kernel: str, width: float) -> Array:
-    """Return the kernel between centered rows (n, i) and landmarks (l, i), shape (n, l)."""
-    inner = rows @ landmarks.T
-    if kernel == "linear":
-        return inner / width
+def _apart(rows: Array, landmarks: Array) -> Array:
+    """Return squared distances (n, l) between rows (n, i) and landmarks (l, i)."""
     xp = namespace(rows)
     squares = xp.sum(rows * rows, axis=1)[:, None] + xp.sum(landmarks * landmarks, axis=1)
-    return xp.exp(-xp.clip(squares - 2 * inner, min=0) / width)
+    return xp.clip(squares - 2 * (rows @ landmarks.T), min=0)
+
+
+def _products(rows: Array, landmarks: Array, kernel: str, width: float) -> Array:
+    """Return the kernel (n, l) between centered rows (n, i) and landmarks (l, i)."""
+    if kernel == "linear":
+        return rows @ landmarks.T / width
+    return namespace(rows).exp(-_apart(rows, landmarks) / width)
 
 
 def on_cone(deviations: Array, mean: np.ndarray) -> Array:
@@ -214,24 +209,17 @@ class KernelMap(Map):
         A, B = A.astype(np.float64), B.astype(np.float64)
         for name, rows in _split_modalities(modality, len(A)):
             which = slice(None) if rows is None else rows
-            self.modality_means_[name] = means = A[which].mean(axis=0), B[which].mean(axis=0)
-            A[which], B[which] = A[which] - means[0], B[which] - means[1]
+            self.modality_means_[name] = A[which].mean(axis=0), B[which].mean(axis=0)
+            A[which], B[which] = (side[which] - side[which].mean(axis=0) for side in (A, B))
         if not A.any() or not B.any():
             raise InputError(f"Got {len(A)} pairs that do not vary.", "Pass other anchors.")
         self._use(next(iter(self.modality_means_)))
         axes = basis(b for _, b in self.modality_means_.values()) if self.target_space_.normalized else None
         options = {name: getattr(self, name) for name in ("kernel", "width", "ridge", "landmarks", "random_state")}
         self.regression_, self.target_rows_, _, _, self.loo_cosine_ = KernelRidge.fit(A, B, axes=axes, **options)
-        self.n_pairs_ = len(A)
-        self.facts_ = {
-            "n_pairs": self.n_pairs_,
-            "kernel_used": self.regression_.kernel,
-            "width_used": self.regression_.width,
-            "ridge_used": self.regression_.ridge,
-            "loo_cosine": self.loo_cosine_,
-            "modality": self.modality_,
-            "unit_rows": bool(self.target_space_.normalized),
-        }
+        self.n_pairs_, unit = len(A), bool(self.target_space_.normalized)
+        self.facts_ = {"n_pairs": len(A), "modality": self.modality_, "unit_rows": unit, "loo_cosine": self.loo_cosine_}
+        self.facts_ |= {f"{name}_used": getattr(self.regression_, name) for name in ("kernel", "width", "ridge")}
         return self
 
     def _use(self, modality: str) -> None:
@@ -249,9 +237,8 @@ class KernelMap(Map):
             raise ModalityError(f"Got {modality} rows; the map has means for {known}.", "Fit it with pairs of both.")
         new = copy(self)
         new._use(modality)
-        new.source_space_, new.target_space_ = (
-            replace(space, modality=modality) for space in (self.source_space_, self.target_space_)
-        )
+        for name in ("source_space_", "target_space_"):
+            setattr(new, name, replace(getattr(self, name), modality=modality))
         return new
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -279,25 +266,23 @@ class KernelMap(Map):
     def state(self) -> dict[str, np.ndarray]:
         """Return landmarks, coefficients and means as arrays."""
         self.check_fitted()
-        kept = {name: getattr(self.regression_, name) for name in ("mean", "landmarks", "coef", "offset")}
+        kept = dict(zip(KernelRidge._fields[3:], self.regression_[3:], strict=True))
         for name, means in self.modality_means_.items():
-            kept |= {f"means.{name}.{side}": mean for side, mean in zip(("source", "target"), means, strict=True)}
+            kept |= {f"means.{name}.source": means[0], f"means.{name}.target": means[1]}
         return {**kept, "target_rows": self.target_rows_}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        shapes = {"mean": "i", "landmarks": "li", "coef": "lo", "offset": "o", "target_rows": "lo"}
         names = [name.split(".")[1] for name in arrays if name.startswith("means.") and name.endswith(".source")]
-        means = {f"means.{name}.{side}": axis for name in names for side, axis in (("source", "i"), ("target", "o"))}
-        check_arrays(arrays, shapes | means)
+        shapes = {f"means.{name}.{side}": axis for name in names for side, axis in (("source", "i"), ("target", "o"))}
+        shapes |= {"mean": "i", "landmarks": "li", "coef": "lo", "offset": "o", "target_rows": "lo"}
+        check_arrays(arrays, shapes)
         kernel, width = check_choice(facts["kernel_used"], KERNELS[1:], "kernel"), number(facts, "width_used")
         if not width > 0:
             raise ValueError(f"a kernel of width {width}")
-        parts = (arrays[name] for name in ("mean", "landmarks", "coef", "offset"))
+        parts = (arrays[name] for name in KernelRidge._fields[3:])
         self.regression_ = KernelRidge(kernel, width, number(facts, "ridge_used"), *parts)
         self.target_rows_, self.loo_cosine_ = arrays["target_rows"], number(facts, "loo_cosine")
-        self.modality_means_ = {
-            name: (arrays[f"means.{name}.source"], arrays[f"means.{name}.target"]) for name in names
-        }
+        self.modality_means_ = {n: (arrays[f"means.{n}.source"], arrays[f"means.{n}.target"]) for n in names}
         self._use(facts["modality"])
         self.n_pairs_, self.n_features_in_ = count(facts, "n_pairs"), len(self.regression_.mean)
         self.facts_ = {**facts, "unit_rows": facts["unit_rows"] is True}
