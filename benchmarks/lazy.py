@@ -3,8 +3,10 @@
 The overlap of the ten first rows with those of an index of the new model's vectors, for queries that neither map nor
 index has seen. ``lists``: of a map alone, and of ``LazySearch`` with a number of encodings for each query, with nothing
 re-embedded before it and with a tenth of the rows (random ones). ``shares``: of random rows re-embedded and no encoding
-for the query. ``logs``: queries asked a second time, after a first. ``time``: processor time of a lazy search without
-its encodings, beside that of an exact search.
+for the query. ``progressive``: the same by ``Progressive``, from a rotation and from a kernel map, for lists and for
+single items, and with the linear ridge regression as its only refit; also how often the new model's vector of a mapped
+row finds it first. ``logs``: queries asked a second time, after a first. ``time``: processor time of a lazy search
+without its encodings, beside that of an exact search.
 
     python benchmarks/lazy.py lists ../shared/data --record lazy_lists
 """
@@ -17,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from common import arguments, arrays, unit, write_json
-from congruence import LazySearch, fit
+from congruence import LazySearch, Progressive, fit
 from congruence.errors import CongruenceWarning
+from congruence.upgrade.progressive.refit import Refit
 
 K = 10
 MODELS = ["caltech", "fashion", "fashion reversed", "clip", "names", "texts over photos", "lvis texts"]
@@ -63,7 +66,8 @@ class World:
         old, new, labels, n, others, of_others = pair(name, folder)
         order = np.random.default_rng(1000 + split).permutation(len(old))
         known, index, asked = order[:pairs], order[pairs : pairs + n], order[pairs + n :][:queries]
-        self.mapping = fit(old[known], new[known], check=False)
+        self.pairs = old[known], new[known]
+        self.mapping = fit(*self.pairs, check=False)
         self.old, self.new, self.Q, self.n = old[index], new[index], new[asked], n
         self.labels = None if labels is None else (labels[index], labels[asked])
         if others is not None:  # the names of classes, which can be judged, and as many others
@@ -148,6 +152,31 @@ def shares(world, budgets):
     return found
 
 
+def progressive(world, budgets):
+    """Follow plans in random order, one batch for each share."""
+    found, kernel = {}, fit(*world.pairs, "kernel", check=False)
+    for name, mapping, search in (
+        ("rotation, linear ridge", world.mapping, None),
+        ("rotation", world.mapping, "lists"),
+        ("kernel", kernel, "lists"),
+        ("kernel, for items", kernel, "items"),
+    ):
+        plan = Progressive(mapping, world.old, search=search or "lists")
+        if search is None:
+            plan.refit = Refit(mapping, None, plan.refit.size)
+        for share in (0.0, 0.02, 0.1, 0.3, 0.5):
+            if share:
+                size = round(share * world.n) - int(plan.embedded.sum())
+                for ids in plan.batches(size=size, share=share):
+                    plan.update(ids, world.new[ids])
+            store = plan.store()
+            cell = world.judge(World.first(world.Q @ store.T))
+            some = np.flatnonzero(~plan.embedded)[:300]
+            cell["own item"] = float(np.mean((world.new[some] @ store.T).argmax(axis=1) == some))
+            found[f"{share:.0%}, {name}"] = cell
+    return found
+
+
 def logs(world, budgets):
     found = {}
     for asked, budget in ((10, 50), (10, 100), (30, 50), (100, 20), (100, 50)):
@@ -227,7 +256,7 @@ def timed(n, width, queries):
 
 def main():
     parser = arguments(__doc__)
-    parser.add_argument("what", choices=("lists", "shares", "logs", "time"))
+    parser.add_argument("what", choices=("lists", "shares", "progressive", "logs", "time"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("../shared/data"))
     parser.add_argument("--pairs", type=int, nargs="+", default=[50, 200], help="pairs of the map")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
@@ -245,7 +274,7 @@ def main():
             results[f"{n} rows"] = timed(n, options.width, 30)
             print(n, {name: round(value, 2) for name, value in results[f"{n} rows"].items()}, flush=True)
     else:
-        ask = {"lists": lists, "shares": shares, "logs": logs}[options.what]
+        ask = {"lists": lists, "shares": shares, "progressive": progressive, "logs": logs}[options.what]
         for name in options.models:
             for pairs in options.pairs:
                 runs = [

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from congruence.maps import CanonicalFrame as CanonicalFrame
     from congruence.maps import CCAMap as CCAMap
     from congruence.maps import HeadsMap as HeadsMap
+    from congruence.maps import KernelMap as KernelMap
     from congruence.maps import LinearMap as LinearMap
     from congruence.maps import MLPMap as MLPMap
     from congruence.maps import OrthogonalMap as OrthogonalMap
@@ -62,7 +63,7 @@ _HOME = {
     "embeddings": "Embeddings Pairs Space",
     "evaluation": "compare_maps evaluate",
     "io": "read_embeddings",
-    "maps": "CCAMap CanonicalFrame HeadsMap LinearMap MAPS MLPMap OrthogonalMap ProcrustesHeads RefinedMap "
+    "maps": "CCAMap CanonicalFrame HeadsMap KernelMap LinearMap MAPS MLPMap OrthogonalMap ProcrustesHeads RefinedMap "
     "UnpairedMap from_pretrained refine",
     "system": "SystemInfo system_info",
     "train": "CSA Contrastive JAM NNCLR SAIL SCLIP SOTAlign STRUCTURE SUE SelfTrainedMap",

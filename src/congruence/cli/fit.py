@@ -54,7 +54,9 @@ def fit(
     new: str = argument(..., "The same items in the new model."),
     *,
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
-    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
+    method: str = option(
+        "auto", "auto (chosen by cross-validation), orthogonal, linear, kernel, mlp, procrustes or cca."
+    ),
     modality: str | None = option(None, "Modality of the items: image, text, etc."),
     single_modality: bool = option(False, "Only this modality will be mapped (auto).", "--single-modality"),
     means: list[str] | None = option(None, "MODALITY=OLD[,NEW]: rows of which only the means are used; repeatable."),

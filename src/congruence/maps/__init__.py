@@ -7,6 +7,7 @@ from congruence.maps._base import MAPS, AffineMap, Map, NotFittedMapError, from_
 from congruence.maps.frame import CanonicalFrame
 from congruence.maps.heads import HeadsMap
 from congruence.maps.history import History
+from congruence.maps.kernel import KernelMap
 from congruence.maps.linear import LinearMap
 from congruence.maps.mlp import MLPMap
 from congruence.maps.orthogonal import OrthogonalMap
@@ -22,6 +23,7 @@ __all__ = [
     "CanonicalFrame",
     "HeadsMap",
     "History",
+    "KernelMap",
     "LinearMap",
     "MLPMap",
     "Map",
@@ -41,6 +43,7 @@ MAPS |= {
     "orthogonal": OrthogonalMap,
     "linear": LinearMap,
     "mlp": MLPMap,
+    "kernel": KernelMap,
     "procrustes": ProcrustesHeads,
     "cca": CCAMap,
     "heads": HeadsMap,

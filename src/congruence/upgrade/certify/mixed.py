@@ -66,7 +66,7 @@ def refit_unseen(
 #: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 
-METER = 0.2  # share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration
+METER = 0.25  # share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration
 _FOLDS = 5  # folds of the items: each fold is mapped after a refit on the others
 
 

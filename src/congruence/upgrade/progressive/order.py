@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts
 
@@ -75,27 +75,30 @@ def _by_residual(view: View) -> np.ndarray:
     return np.asarray(view.old @ coef - mean @ coef)
 
 
-class _Entry(NamedTuple):
-    """An order, whether it needs texts, and the evidence in docs/progressive.md; None if it was not measured."""
-
-    order: Order
-    needs_texts: bool
-    caltech: float  # accuracy on Caltech-101 after 8 %
-    emoji: float  # recall@10 on the emoji sample after 45 %
-    lvis: float | None  # recall@10 on LVIS names, without texts, after 50 %, with scores on one scale
-
-
-_TABLE = {
-    "entropy": _Entry(_by_entropy, True, 0.898, 0.687, None),
-    "disagreement": _Entry(_by_disagreement, True, 0.897, 0.667, None),
-    "margin": _Entry(_by_margin, True, 0.897, 0.664, None),
-    "residual": _Entry(_by_residual, False, 0.882, 0.666, 0.718),
-    "random": _Entry(_by_random, False, 0.881, 0.655, 0.755),
+#: Orders by name; docs/progressive.md has what each reaches.
+ORDERS: dict[str, Order] = {
+    "entropy": _by_entropy,
+    "disagreement": _by_disagreement,
+    "margin": _by_margin,
+    "residual": _by_residual,
+    "random": _by_random,
 }
+BY_TEXTS = ("entropy", "disagreement", "margin")  # which need texts
 
-#: Orders by name, and the names of those that require texts.
-ORDERS: dict[str, Order] = {name: entry.order for name, entry in _TABLE.items()}
-BY_TEXTS = tuple(name for name, entry in _TABLE.items() if entry.needs_texts)
+
+def by_queries(queries: np.ndarray, k: int = 10) -> Order:
+    """Return an order that puts first the rows which a log of queries (m, d_new) is expected to use most.
+
+    A row's expected use is the sum over the queries of k / (k + its rank among the mapped rows).
+    """
+
+    def order(view: View) -> np.ndarray:
+        use = np.zeros(len(view.mapped))
+        for query in normalize_rows(np.asarray(queries, np.float32)):
+            use[np.argsort(-(view.mapped @ query))] += k / (k + np.arange(len(use)))
+        return use
+
+    return order
 
 
 def take_in_order(scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int) -> np.ndarray:

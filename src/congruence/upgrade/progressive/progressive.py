@@ -32,7 +32,14 @@ from congruence.errors import CorruptFileError, IdError, InputError, ParameterEr
 from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
-from congruence.upgrade.progressive.meter import Estimate, Reading, combine, fit_origin_scale, rest_interval, support_of
+from congruence.upgrade.progressive.meter import (
+    Estimate,
+    Reading,
+    combine,
+    fit_origin_scale,
+    rest_interval,
+    support_of,
+)
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, View, take_in_order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
@@ -61,11 +68,13 @@ REFERENCES = 5  # without texts, neighbors are searched among this many times k 
 #: the distance between two maps is measured; of larger stores, random ones.
 POOL, SEEN, MOVED = 16_384, 4096, 4096
 
+SEARCHES = ("lists", "items")  # what users look for: the first rows for a query, or one row
+
 KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
 #: Arrays of ``RowStates``, and parameters of the plan, that are part of the saved state.
 _STATES = ("role", "due", "embedded")
-PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state")
+PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state", "search")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +104,15 @@ class Progressive:
     order : str, callable, or "auto", default="auto"
         A key of ``ORDERS``, or a function of a ``View``. "auto" is "entropy" if the texts of most rows are known, else
         "random".
-    meter_share : float, default=0.2
+    meter_share : float, default=0.25
         Share of random rows in each batch. Every second one is reserved for the meter; the others choose the map.
     tolerance : float, default=0.002
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
-        k of ``overlap@k`` and ``recall@k``.
+        k of ``overlap@k`` and ``recall@k``, and length of the lists.
+    search : {"lists", "items"}, default="lists"
+        What users look for. Without texts, "lists" scales mapped rows so that native ones do not crowd them out of the
+        first k, at the cost of searches for one item.
 
     Notes
     -----
@@ -132,9 +144,10 @@ class Progressive:
         labels: RowsLike | None = None,
         weights: RowsLike | None = None,
         order: str | Order = "auto",
-        meter_share: float = 0.2,
+        meter_share: float = 0.25,
         tolerance: float = 0.002,
         n_neighbors: int = 10,
+        search: str = "lists",
         modality: str | None = None,
         random_state: int = 0,
     ) -> None:
@@ -161,10 +174,11 @@ class Progressive:
         self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
         self.weights = None if weights is None else read_weights(weights, n)
         self.order, self.meter_share, self.tolerance = order, meter_share, tolerance
+        self.search = check_choice(search, SEARCHES, "search")
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(sample, self.texts)
-        self.refit = Refit(mapping, self.texts, size, gate)
+        self.refit = Refit(mapping, self.texts, size, gate, kernel=True)
         self.inputs = self._digest(digest)
         self.states = RowStates(n, random_state)
         self.new_vectors = Received(n, mapping.d_target)
@@ -244,7 +258,7 @@ class Progressive:
         taken = rows[take_in_order(self._score(view, rows), np.isin(rows, pool), meter, size - len(random))]
         states.due[taken] = True
         selected = taken[states.role[taken] == WAITING]
-        states.role[selected] = SELECTED
+        states.role[selected] = LEARN if self.texts is None and self.order_ == "random" else SELECTED
         return np.concatenate([random, selected])
 
     def _pool(self, least: int) -> np.ndarray:
@@ -339,7 +353,8 @@ class Progressive:
                 rows = native[part]
                 yield Known(self._rows(rows), self.new_vectors.take(rows).astype(float), weights[part], random[part])
 
-        correction = self.refit.fit(known(), len(native), self.correction_, choose=choose)
+        lists = (len(self), self.n_neighbors) if self.search == "lists" else None
+        correction = self.refit.fit(known(), len(native), self.correction_, choose=choose, lists=lists)
         waits = np.flatnonzero(~states.embedded)
         if len(waits) > MOVED:
             waits = np.random.default_rng([self.random_state, 11]).choice(waits, MOVED, replace=False)

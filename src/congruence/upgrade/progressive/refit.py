@@ -9,15 +9,49 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.maps import Map
+from congruence.maps import KernelMap, Map
+from congruence.maps.kernel import KernelRidge, on_cone
 from congruence.upgrade.progressive.texts import Gate, Texts, overlap
 
-#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
-#: among the known ones.
-TEXTS, PLAIN, GATED = "texts", "plain", "gated"
+#: Kinds of map: with mixtures of texts, without them, both weighted by the probability that a row's own text is among
+#: the known ones, and without texts a kernel ridge regression.
+TEXTS, PLAIN, GATED, KERNEL = "texts", "plain", "gated", "kernel"
 
 #: Arrays of a correction; only a gated map has the last one.
 _ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
+
+
+class KernelPart(NamedTuple):
+    """A kernel ridge regression, whose rows stand on the cone of the new model's rows, beside native ones."""
+
+    regression: KernelRidge
+    mean: np.ndarray  # (d_new,)
+    filler: np.ndarray  # (d_new,), a direction that the new model does not use
+    added: bool  # whether the regression is added to the first map
+    factor: float  # of the part of mapped rows that is not along the mean
+
+    def mapped(self, rows: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """Return unit rows from old rows and those of the first map, (n, d_new)."""
+        out = np.asarray(on_cone(self.regression.predict(rows) + (base - self.mean if self.added else 0.0), self.mean))
+        if self.factor < 1:
+            out -= (1 - self.factor) * without(out, self.mean)
+            # So that the rows keep unit norm, and the scores of a query change by hardly more than a constant.
+            out = without(out, self.filler)
+            out += np.sqrt(np.maximum(1 - np.square(out).sum(axis=1, keepdims=True), 0.0)) * self.filler
+        return out
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name."""
+        parts = {**self.regression._asdict(), "new_mean": self.mean, "filler": self.filler}
+        return {f"kernel.{name}": part for name, part in parts.items() if isinstance(part, np.ndarray)}
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> KernelPart:
+        """Rebuild from arrays, among others, and the facts of a correction."""
+        names = (*KernelRidge._fields[3:], "new_mean", "filler")
+        *parts, mean, filler = (arrays[f"kernel.{name}"] for name in names)
+        regression = KernelRidge(str(facts["kernel"]), float(facts["width"]), float(facts["ridge"]), *parts)
+        return cls(regression, mean, filler, bool(facts["added"]), float(facts["factor"]))
 
 
 @dataclass(frozen=True)
@@ -31,15 +65,22 @@ class Correction:
     residual_mean: np.ndarray | None = None  # (d_new,)
     coef: np.ndarray | None = None  # (p, d_new)
     plain_coef: np.ndarray | None = None  # (d_old, d_new), without texts, of a gated map
+    kernel: KernelPart | None = None
     evidence: str = "too few re-embedded rows to choose by"
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are not arrays as plain data."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
-        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
+        facts = {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
+        if self.kernel is not None:
+            name, width, _ = self.kernel.regression[:3]
+            facts |= {"kernel": name, "width": width, "added": self.kernel.added, "factor": self.kernel.factor}
+        return facts
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays; none before a fit."""
+        if self.kernel is not None:
+            return self.kernel.arrays()
         return {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
 
     def solved(self) -> dict[str, Solved]:
@@ -58,11 +99,20 @@ class Correction:
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
         """Rebuild a map from its ``arrays``, among others, and ``facts``. Raises ValueError if they do not fit."""
         found, kind, gate = {name: arrays[name] for name in _ARRAYS if name in arrays}, facts["kind"], facts["gate"]
+        if kind == KERNEL:
+            part = KernelPart.restore(arrays, facts)
+            return cls(kind, part.regression.ridge, kernel=part, evidence=str(facts["evidence"]))
         complete = not found or set(found) == set(_ARRAYS if kind == GATED else _ARRAYS[:3])
         if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None) or not complete:
             raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
         gate = None if gate is None else Gate(*map(float, gate))
-        return cls(kind, float(facts["ridge"]), gate, **found, evidence=str(facts["evidence"]))
+        return cls(kind, float(facts["ridge"]), gate, **found, kernel=None, evidence=str(facts["evidence"]))
+
+
+def without(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) without their part along a mean (d,)."""
+    axis = mean / max(float(np.linalg.norm(mean)), 1e-12)
+    return np.asarray(rows - np.outer(rows @ axis, axis))
 
 
 class MapTerms(NamedTuple):
@@ -146,8 +196,11 @@ class Refit:
     With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
     """
 
-    def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
+    def __init__(
+        self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None, *, kernel: bool = False
+    ) -> None:
         self._mapping, self.texts, self.size, self.gate = mapping, texts, size, gate
+        self._kernel = kernel and texts is None
         #: Kinds of map, the default first.
         self.kinds = (PLAIN,) if texts is None else (TEXTS, PLAIN) if gate is None else (GATED, TEXTS, PLAIN)
         #: Whether there are texts, and most rows' own text is among them.
@@ -168,15 +221,28 @@ class Refit:
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + 2 * len(self.texts or ()))
         kind, solved = correction.kind, correction.solved()
+        kernel = correction.kernel
+        width += 0 if kernel is None else 16 * len(kernel.regression.landmarks)
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
+            if kernel is not None:
+                terms = self.terms(rows[part], PLAIN, None, base)
+                out[part] = kernel.mapped(terms.rows, terms.base)
+                continue
             out[part] = self.terms(rows[part], kind, correction.gate, base).mapped(kind, solved)
         return out
 
-    def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
-        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty."""
+    def fit(
+        self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool, lists: tuple[int, int] | None = None
+    ) -> Correction:
+        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty.
+
+        ``lists``: number of rows of the store and of a list, if native rows are not to crowd mapped ones out of lists.
+        """
         if n < FEWEST:
             return last
+        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self.mapping, KernelMap)):
+            return self._fit_kernel(rows, -(-n // COMPARED), lists)
         training, drawn = Training(n, self.kinds[-2:][0]), 0
         tests: list[tuple[int, MapTerms, np.ndarray]] = []
         for X, Y, weights, random, mapped in rows:
@@ -196,6 +262,27 @@ class Refit:
         (mean, offset, coef), *_ = training.ridge(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
         plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
+
+    def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
+        """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
+        kept = [(*self.terms(X, PLAIN, None, mapped)[::3], Y, random) for X, Y, _, random, mapped in rows]
+        X, base, Y, random = (np.concatenate([part[::step] for part in side]) for side in zip(*kept, strict=True))
+        if own := isinstance(self.mapping, KernelMap):
+            pairs = self.mapping.pairs()
+            X, Y = np.vstack([pairs[0], X]), np.vstack([pairs[1], Y])
+            random = np.append(np.zeros(len(pairs[0]), bool), random)
+        mean = Y.mean(axis=0)
+        start, axes = np.zeros_like(Y) if own else base - mean, mean[None] / max(float(np.linalg.norm(mean)), 1e-12)
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
+        drawn, factor = random[fit.rows], 1.0
+        if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
+            some = fit.rows[drawn]
+            mapped = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
+            # Halfway: with all of it, searches for one row lose more than lists gain.
+            factor = min(1.0, (1 + balance(Y[some], mapped, mean, *lists)) / 2)
+        part = KernelPart(fit.regression, mean, unused(Y, mean), not own, factor)
+        evidence = f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean"
+        return Correction(KERNEL, fit.regression.ridge, kernel=part, evidence=evidence)
 
     def terms(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
@@ -228,6 +315,33 @@ class Refit:
         gate = self.gate if self.kinds[a] == GATED else None
         evidence = f"{words} of {table.shape[2]} random rows, {FOLDS} folds"
         return Correction(self.kinds[a], RIDGES[penalty[a]], gate, evidence=evidence)
+
+
+def unused(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return a direction (d,) off the mean in which rows (n, d) hardly vary, by inverse iteration."""
+    centered = without(rows - mean, mean)
+    gram = centered.T @ centered
+    gram[np.diag_indices(len(gram))] += 1e-6 * max(float(np.trace(gram)), 1e-12)
+    out = np.random.default_rng(0).standard_normal((len(gram), 1))
+    for _ in range(2):
+        out = without(np.linalg.solve(gram, out).T, mean).T
+        out /= np.linalg.norm(out)
+    return np.asarray(out[:, 0])
+
+
+def balance(native: np.ndarray, mapped: np.ndarray, mean: np.ndarray, n: int, k: int) -> float:
+    """Return the factor of mapped rows' part off the mean with which native rows win as often as their share.
+
+    Of random rows (m, d), in both forms, as many are then among the first k of n rows for each other's native form.
+    """
+    m = len(native)
+    rank, scores, rest = max(1, round(k * (m - 1) / n)), native @ native.T, without(mapped, mean)
+    np.fill_diagonal(scores, -np.inf)
+    least = np.partition(scores, m - rank, axis=1)[:, m - rank, None]
+    off, needed = native @ rest.T, least - native @ (mapped - rest).T
+    np.fill_diagonal(off, 0.0)
+    factors = np.divide(needed, off, out=np.full_like(off, np.inf), where=off > 1e-9)
+    return float(np.partition(factors.ravel(), m * rank - 1)[m * rank - 1])
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
