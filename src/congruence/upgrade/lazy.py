@@ -649,7 +649,7 @@ class _Array:
         if self.encoded is None:
             return
         self.encoded.read()
-        if len(self.encoded.rows) != self._seen:
+        if len(self.encoded.rows) > self._seen:
             names, (digests, vectors) = [*self.encoded.rows], zip(*self.encoded.rows.values(), strict=True)
             numbers = [int(name) if name.isdecimal() else -1 for name in names]
             rows = np.array(numbers) if self.texts is None else id_rows(self.texts, id_texts(names))
@@ -657,7 +657,7 @@ class _Array:
             same[same] = self._digests(rows[same]) == np.array(digests, np.uint64)[same]
             self.skipped = int((~same).sum())
             self.put(rows[same].astype(np.intp), unit_rows(np.stack(vectors)[same]), random=False)
-            self._seen = len(self.encoded.rows)
+        self._seen = len(self.encoded.rows)
 
 
 class _Stored:
