@@ -102,6 +102,21 @@ def test_deleted_changed_and_new_rows(switched, mapping, truth, tmp_path):
         assert gone not in made.new
 
 
+def test_steps_of_others_meanwhile(switched, mapping, truth, tmp_path):
+    made, Q = switched, asked(truth, switched)
+    with begin(made, mapping, tmp_path) as migration, begin(made, mapping, tmp_path) as other:
+        search = LazySearch(migration, None, Model(truth), budget=10, modality="image", check=False)
+        search.search(Q[:2])
+        assert other.rollback()["identical"]
+        assert search.search(Q[:4], k=5).reembedded.all()
+        search.write()
+        assert other.verify().passed
+        other.switch()
+        other.drop_old()
+        with pytest.raises(errors.MigrationError, match="dropped"):
+            search.search(Q)
+
+
 @pytest.mark.parametrize("at", range(0, 24, 3))
 def test_killed_at_any_step_nothing_is_lost_or_done_twice(switched, mapping, truth, tmp_path, monkeypatch, at):
     made, model, Q = switched, Model(truth), asked(truth, switched)

@@ -117,6 +117,36 @@ def test_an_encoder_of_another_model_is_switched_off_and_searches_go_on(index, a
         assert search.queued_ == 0
 
 
+@pytest.mark.parametrize("how", ["gone", "down", "narrow"])
+def test_an_encoder_that_fails_is_counted_and_searches_go_on(index, ahead, how):
+    bad = {text for text in TEXTS if "cat" in text}
+    healthy = [True]
+
+    def encode(texts):
+        if not healthy[0] and how == "down":
+            raise ConnectionError
+        if how == "gone":
+            return [None if text in bad else row for text, row in zip(texts, new_model(texts), strict=True)]
+        return new_model(texts)[:, : 16 if healthy[0] else 15]
+
+    with (
+        LazySearch(index, ahead, encode, mode="background", budget=20) as search,
+        running(create_app(None, Toy(), lazy=search)) as server,
+    ):
+        assert search.check()
+        healthy[0] = False
+        for _ in range(3):
+            assert len(ask(server, "a cat that sleeps", k=7)[0]) == 7
+            search.join()
+        if how == "gone":
+            assert 0 < server.metric("congruence_lazy_failed ") <= len(bad)
+            assert not bad & {TEXTS[row] for row in search.rows.native}
+        else:
+            assert server.metric("congruence_lazy_errors ") > 0
+            assert search.rows.n_native == search.counts_["encoded"] <= 20  # those of the check
+        assert search.error_ is None or how != "gone"
+
+
 def test_many_clients_at_a_time(index, ahead):
     with (
         LazySearch(index, ahead, new_model, mode="background", budget=10) as search,

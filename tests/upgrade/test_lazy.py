@@ -1,5 +1,6 @@
 """LazySearch over arrays: what it answers, what it encodes, and what it refuses."""
 
+import shutil
 import threading
 import time
 
@@ -315,6 +316,9 @@ def test_two_searches_of_one_file_share_a_folder(world, tmp_path, named):
     changed = old.copy()
     changed[done[0]] = old[(done[0] + 1) % N]
     assert search_by(Model(new), Embeddings(changed, ids=rows.ids) if named else changed).rows.n_native == len(done) - 1
+    shutil.rmtree(tmp_path / "kept")  # while both are open
+    assert one.search(queries[11]).reembedded.all()
+    assert search_by(Model(new)).rows.n_native > 0
 
 
 @pytest.mark.parametrize("budget", [20, 100])

@@ -236,7 +236,8 @@ class LazySearch:
         hits = Hits(ids, np.full(shape, np.nan), np.zeros(shape, bool))
         for one, *rows in zip(lists, *hits, strict=True):
             places, *found = one.first(shape[1], complete)
-            for row, values in zip(rows, (self.rows.ids_of(one.keys[places]), *found), strict=True):
+            names = one.keys[places] if self.rows.ids is None else self.rows.ids[one.keys[places]]
+            for row, values in zip(rows, (names, *found), strict=True):
                 row[: len(places)] = values
         return hits
 
@@ -554,10 +555,6 @@ class _Array:
             raise IdError(f"Some of {len(rows)} ids are not in the index.", "Pass ids of its rows.")
         return rows.astype(np.intp)
 
-    def ids_of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the ids of rows, as results have them."""
-        return self.ids[keys]
-
     def names(self, keys: np.ndarray) -> Any:
         """Return what ``encode`` is called with."""
         return keys if self.texts is None else self.texts[keys].tolist()
@@ -649,7 +646,7 @@ class _Array:
         if self.encoded is None:
             return
         self.encoded.read()
-        if len(self.encoded.rows) != self._seen:
+        if len(self.encoded.rows) > self._seen:
             names, (digests, vectors) = [*self.encoded.rows], zip(*self.encoded.rows.values(), strict=True)
             numbers = [int(name) if name.isdecimal() else -1 for name in names]
             rows = np.array(numbers) if self.texts is None else id_rows(self.texts, id_texts(names))
@@ -657,19 +654,17 @@ class _Array:
             same[same] = self._digests(rows[same]) == np.array(digests, np.uint64)[same]
             self.skipped = int((~same).sum())
             self.put(rows[same].astype(np.intp), unit_rows(np.stack(vectors)[same]), random=False)
-            self._seen = len(self.encoded.rows)
+        self._seen = len(self.encoded.rows)
 
 
 class _Stored:
     """Rows of a migrated database, which searches them; what is encoded is kept in the migration's journal."""
 
     key_type: Any = object
+    ids = None  # keys are ids
 
     def __init__(self, migration: Migration, modality: str | None, *, own: bool) -> None:
-        journal, mapper = migration.reload(), migration.mapper
-        if journal.state in ("filling", "dropped") or journal.condition is not None or not mapper.unit:
-            what = journal.state if mapper.unit and journal.condition is None else "of some rows, or not of unit rows"
-            raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
+        journal, mapper = _read_complete(migration), migration.mapper
         self.migration, self._closes, self.modality = migration, own, modality or mapper.modality
         self.folder: Path | None = migration.folder
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
@@ -703,7 +698,7 @@ class _Stored:
     def refresh(self) -> None:
         """Learn what other processes have encoded or written."""
         if (stamp := self._stamp()) != self._read:
-            self.migration.reload()
+            _read_complete(self.migration)
             self.encoded.read()
             self._read = stamp
             self._list_known()
@@ -778,10 +773,6 @@ class _Stored:
             out.append(RankedList(query, names[here], rows[here], mapped[here] @ query, own[here] @ query))
         return out
 
-    def ids_of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the ids of rows, as results have them."""
-        return keys.astype(self.id_type)
-
     def names(self, keys: np.ndarray) -> list[str]:
         """Return what ``encode`` is called with."""
         return list(keys.tolist())
@@ -823,6 +814,15 @@ class _Stored:
     def waiting(self) -> Sequence[str]:
         """The ids of rows that are encoded and not yet written to the database."""
         return list(self._waiting.tolist())
+
+
+def _read_complete(migration: Migration) -> Journal:
+    """Return the journal as it is now; MigrationError for one whose rows cannot be searched, or no longer."""
+    journal, unit = migration.reload(), migration.mapper.unit
+    if journal.state in ("filling", "dropped") or journal.condition is not None or not unit:
+        what = journal.state if unit and journal.condition is None else "of some rows, or not of unit rows"
+        raise MigrationError(f"This migration is {what}.", "Search one of all rows whose run is complete.")
+    return journal
 
 
 @contextmanager
