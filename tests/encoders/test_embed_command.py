@@ -55,7 +55,7 @@ def test_the_table_tells_what_was_left_out(here, eyes, folder):
     ("options", "message"),
     [
         (["--layer", "-9"], "--layer -9"),
-        (["--modality", "text"], "images only"),
+        (["--modality", "text"], "videos only"),
         (["--set", "dtype=int8"], "--set dtype=int8"),
         (["--set", "on_error=ask"], "--set on_error=ask"),
     ],

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -25,13 +25,16 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embeddings import Space
-from congruence.encoders import Encoder, item_digest, open_image
+from congruence.encoders import Encoder, Item, item_digest
 from congruence.io import find_sink, open_sink
 from congruence.io.folder import mark_parts, why_no_parts
 from congruence.io.ids import arrow_ids, id_type_of
 
-#: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
+#: Default number of items per part of the hidden folder.
 PART_ITEMS = 4096
+
+#: Encoded vectors are written down this often, and when a run stops: each time, the disk is waited for.
+WRITE_SECONDS = 1.0
 
 #: Number of rows that are written at a time.
 _WRITTEN = 500
@@ -74,8 +77,8 @@ def embed(
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
-    Finished vectors are kept in a hidden folder next to the output. After an interruption, the same call reuses those
-    whose item and encoder have not changed, and encodes the rest. The output appears only when it is complete.
+    Finished vectors are kept in a hidden folder next to the output. After an interruption, the same call
+    reuses those whose item and encoder have not changed, and encodes the rest. The output appears only when it is complete.
 
     Parameters
     ----------
@@ -89,7 +92,7 @@ def embed(
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
+        Number of items per part of the output folder.
 
     Raises
     ------
@@ -98,6 +101,8 @@ def embed(
         ``.ids.txt`` file, or the output exists.
     FileError, CorruptFileError, InputError
         If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
+    ShapeError, DatabaseUnavailableError
+        If the encoder returns another number or width of vectors; if its server does not answer.
     """
     started = time.perf_counter()
     output = Path(output)
@@ -155,7 +160,7 @@ def embed(
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
-        problem = f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s."
+        problem = f"Got {items.modality} items ({items.name}) for an encoder of {encoder.space.modality}."
         raise errors.ModalityError(problem, f"Load the encoder with `modality={items.modality!r}`.")
     kind = find_sink(output)
     if output.suffix and (encoder.n_layers or shard_size):
@@ -203,9 +208,19 @@ class EncoderRun:
             self.resumed += len(done)
             if self.callback is not None:
                 self.callback(len(done))
-        vectors = self.encode(missing)
-        finished.put({keys[row]: vector for row, vector in vectors.items()})
-        whole = [(row, key) for row, key in keys.items() if key in done or row in vectors]
+        encoded: set[int] = set()
+        held: dict[str, np.ndarray] = {}
+        written = time.monotonic()
+        try:
+            for vectors in self._batches(missing):
+                held |= {keys[row]: vector for row, vector in vectors.items()}
+                encoded |= vectors.keys()
+                if time.monotonic() - written > WRITE_SECONDS:
+                    finished.put(held)
+                    held, written = {}, time.monotonic()
+        finally:
+            finished.put(held)
+        whole = [(row, key) for row, key in keys.items() if key in done or row in encoded]
         return np.array(whole, [("row", np.int64), ("key", "S32")])
 
     def _key(self, row: int) -> str:
@@ -214,25 +229,27 @@ class EncoderRun:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def encode(self, rows: Sequence[int]) -> dict[int, np.ndarray]:
-        """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
+        """Return the vectors of rows; failures are recorded."""
+        return {row: vector for vectors in self._batches(rows) for row, vector in vectors.items()}
+
+    def _batches(self, rows: Sequence[int]) -> Iterator[dict[int, np.ndarray]]:
+        """Yield the vectors of each batch by row, reading one batch ahead of the model."""
         batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
-        vectors: dict[int, np.ndarray] = {}
         for batch in run_ahead(list(self.pool.map(self._fetch, batch)) for batch in batches):
-            vectors |= self._encode_batch(batch)
+            yield self._encode_batch(batch)
             if self.callback is not None:
                 self.callback(len(batch))
-        return vectors
 
     def _fetch(self, row: int) -> _Fetched:
         """Return a row, its digest if there is a cache, and the item, or the error if it cannot be read."""
         try:
             item = self.items.fetch(row)
-            if isinstance(item, os.PathLike):
-                try:
-                    item = Path(os.fsdecode(item)).read_bytes()
-                except FileNotFoundError:
-                    raise errors.FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
+            # A video stays on the disk, as it may be large, or a folder.
+            if isinstance(item, os.PathLike) and self.items.modality != "video":
+                item = Path(item).read_bytes()
             return row, item_digest(item) if self.cache is not None else None, item
+        except FileNotFoundError as error:
+            return row, None, errors.FileError(f"No {self.items.modality} at {error.filename}.", "Check the path.")
         except (errors.CongruenceError, OSError) as error:
             return row, None, error
 
@@ -242,22 +259,26 @@ class EncoderRun:
         # Equal items have equal names, if they have digests.
         names = {row: digest or f"row {row}" for row, digest, _ in batch}
         failed = {names[row]: item for row, _, item in batch if isinstance(item, Exception)}
-        items = {names[row]: item for row, _, item in batch if names[row] not in known and names[row] not in failed}
+        items: dict[str, Any] = {
+            n: item for row, _, item in batch if (n := names[row]) not in known and n not in failed
+        }
         fresh: dict[str, np.ndarray] = {}
         good: dict[str, object] = {}
-        for name, item in zip(items, self.pool.map(_decoded, items.values()), strict=True):
+        for name, item in zip(items, self.pool.map(self._read, items.values()), strict=True):
             if isinstance(item, Exception):
                 failed[name] = item
             else:
                 good[name] = item
-        try:
-            fresh = dict(zip(good, self.encoder.encode_all(list(good.values()), max(len(good), 1)), strict=True))
-        except errors.InputError:  # encoded one by one to find which
+        vectors = self._vectors(list(good.values()))
+        if isinstance(vectors, Exception):  # encoded one by one to find which
             for name, item in good.items():
-                try:
-                    fresh[name] = self.encoder.encode_all([item], 1)[0]
-                except errors.InputError as error:
-                    failed[name] = error
+                one = self._vectors([item])
+                if isinstance(one, Exception):
+                    failed[name] = one
+                else:
+                    fresh[name] = one[0]
+        else:
+            fresh = dict(zip(good, vectors, strict=True))
         self.encoded += len(fresh)
         if self.cache is not None and fresh:
             self.cache.put(fresh)
@@ -268,6 +289,26 @@ class EncoderRun:
         self.cached += len(out) - len(fresh)
         return out
 
+    def _read(self, item: Item) -> Item | Exception:
+        """Return a decoded item, or the error if it cannot be decoded."""
+        try:
+            return self.encoder.read(item)
+        except (errors.InputError, errors.FileError) as error:
+            return error
+
+    def _vectors(self, items: list[Item]) -> np.ndarray | Exception:
+        """Return the vectors of decoded items, or an error that may be due to one of them."""
+        try:
+            return self.encoder.encode_all(items, max(len(items), 1))
+        except errors.CongruenceError as error:
+            if isinstance(error, errors.InputError) and not isinstance(error, errors.ShapeError):
+                return error
+            raise
+        except Exception as error:  # of the model's library
+            return errors.FileError(
+                f"{self.encoder.space.model} failed ({type(error).__name__}: {error}).", "Leave the item out."
+            )
+
     def _fail(self, row: int, error: Exception) -> None:
         name = str(self.items.ids[row])
         if self.on_error == "fail":
@@ -275,14 +316,6 @@ class EncoderRun:
             problem = f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept."
             raise kind(problem, f"Repair this item and run again, or pass `{self.alternative}`.") from error
         self.failures.append({"id": name, "error": str(error)})
-
-
-def _decoded(item: object) -> object:
-    """Return a text, a decoded image, or the error if an image cannot be decoded."""
-    try:
-        return item if isinstance(item, str) else open_image(item)
-    except errors.CongruenceError as error:
-        return error
 
 
 def _write(

@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import ENCODED, POOLINGS, Encoder, EncoderOptions, item_digest, open_image
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions
+from congruence.encoders._items import ENCODED, SUFFIXES, Item, item_digest, open_image
+from congruence.encoders.tower import TowerEncoder, load_towers
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -14,10 +16,14 @@ __all__ = [
     "ENCODED",
     "PAIRS",
     "POOLINGS",
+    "SUFFIXES",
     "Encoder",
     "EncoderOptions",
+    "Item",
+    "TowerEncoder",
     "item_digest",
     "load_encoder",
+    "load_towers",
     "open_image",
 ]
 
@@ -28,6 +34,7 @@ ADAPTERS = {
     "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
     "timm": ("congruence.encoders.timm", "TimmEncoder"),
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
+    "openai": ("congruence.encoders.openai", "OpenAIEncoder"),
 }
 
 #: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
@@ -47,13 +54,13 @@ def load_encoder(name: str, modality: str | None = None, **options: Any) -> Enco
     Parameters
     ----------
     name : str
-        ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>`` or
-        ``onnx:<path>``.
-    modality : {"image", "text"}, optional
+        ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>``,
+        ``onnx:<path>`` or ``openai:<name>``. For any other model see ``load_towers``.
+    modality : {"image", "text", "audio", "video"}, optional
         Tower to load; optional for a model with one tower.
     **options
-        ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only`` and
-        ``description``; see ``EncoderOptions``.
+        ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only``,
+        ``description`` and ``prompt``; see ``EncoderOptions``.
 
     Raises
     ------

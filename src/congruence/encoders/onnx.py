@@ -14,7 +14,8 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading, pool
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, fingerprint, loading, pool
+from congruence.encoders._items import Item
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
