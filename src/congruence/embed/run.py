@@ -77,8 +77,8 @@ def embed(
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
-    Finished vectors are kept in a hidden folder next to the output. After an interruption, the same call
-    reuses those whose item and encoder have not changed, and encodes the rest. The output appears only when it is complete.
+    Finished vectors are kept in a hidden folder next to the output. After an interruption, the same call reuses those
+    whose item and encoder have not changed, and encodes the rest. The output appears only when it is complete.
 
     Parameters
     ----------
@@ -236,7 +236,10 @@ class EncoderRun:
         """Yield the vectors of each batch by row, reading one batch ahead of the model."""
         batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
         for batch in run_ahead(list(self.pool.map(self._fetch, batch)) for batch in batches):
-            yield self._encode_batch(batch)
+            vectors, failed = self._encode_batch(batch)
+            yield vectors
+            for row, error in failed.items():
+                self._fail(row, error)
             if self.callback is not None:
                 self.callback(len(batch))
 
@@ -253,41 +256,35 @@ class EncoderRun:
         except (errors.CongruenceError, OSError) as error:
             return row, None, error
 
-    def _encode_batch(self, batch: list[_Fetched]) -> dict[int, np.ndarray]:
-        """Return the vectors of a batch by row, from the cache if available."""
+    def _encode_batch(self, batch: list[_Fetched]) -> tuple[dict[int, np.ndarray], dict[int, Exception]]:
+        """Return the vectors of a batch by row, from the cache if available, and the errors by row."""
         known = self.cache.get([digest for _, digest, _ in batch if digest]) if self.cache is not None else {}
         # Equal items have equal names, if they have digests.
         names = {row: digest or f"row {row}" for row, digest, _ in batch}
         failed = {names[row]: item for row, _, item in batch if isinstance(item, Exception)}
-        items: dict[str, Any] = {
-            n: item for row, _, item in batch if (n := names[row]) not in known and n not in failed
-        }
+        rest = {names[row]: item for row, _, item in batch if names[row] not in known and names[row] not in failed}
         fresh: dict[str, np.ndarray] = {}
         good: dict[str, object] = {}
-        for name, item in zip(items, self.pool.map(self._read, items.values()), strict=True):
+        for name, item in zip(rest, self.pool.map(self._read, rest.values()), strict=True):
             if isinstance(item, Exception):
                 failed[name] = item
             else:
                 good[name] = item
-        vectors = self._vectors(list(good.values()))
-        if isinstance(vectors, Exception):  # encoded one by one to find which
-            for name, item in good.items():
-                one = self._vectors([item])
-                if isinstance(one, Exception):
-                    failed[name] = one
-                else:
-                    fresh[name] = one[0]
-        else:
-            fresh = dict(zip(good, vectors, strict=True))
+        got: Any = self._vectors(list(good.values()))
+        if isinstance(got, Exception):  # encoded one by one to find which
+            got = [self._vectors([item]) for item in good.values()]
+        for name, one in zip(good, got, strict=True):
+            if isinstance(one, Exception):
+                failed[name] = one
+            else:
+                fresh[name] = one.reshape(-1)
         self.encoded += len(fresh)
         if self.cache is not None and fresh:
             self.cache.put(fresh)
         known |= fresh
-        for row in (row for row, name in names.items() if name in failed):
-            self._fail(row, failed[names[row]])
         out = {row: known[name] for row, name in names.items() if name not in failed}
         self.cached += len(out) - len(fresh)
-        return out
+        return out, {row: failed[name] for row, name in names.items() if name in failed}
 
     def _read(self, item: Item) -> Item | Exception:
         """Return a decoded item, or the error if it cannot be decoded."""
@@ -305,9 +302,7 @@ class EncoderRun:
                 return error
             raise
         except Exception as error:  # of the model's library
-            return errors.FileError(
-                f"{self.encoder.space.model} failed ({type(error).__name__}: {error}).", "Leave the item out."
-            )
+            return errors.FileError(f"Got {type(error).__name__} ({error}) from the model.", "Leave the item out.")
 
     def _fail(self, row: int, error: Exception) -> None:
         name = str(self.items.ids[row])

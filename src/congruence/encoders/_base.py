@@ -20,8 +20,8 @@ from congruence._utils.optional import choose_device, require
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
-from congruence.encoders._items import Item, read_item, sample_item
-from congruence.errors import CongruenceError, FileError, ParameterError, ShapeError
+from congruence.encoders._items import Item, open_audio, open_image, open_video
+from congruence.errors import CongruenceError, DtypeError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,8 +181,16 @@ class Encoder(ABC):
         return None
 
     def read(self, item: Item) -> Item:
-        """Check one item and decode it; one that is decoded already is returned as it is."""
-        return read_item(item, self.space.modality, self.rate, self.frames)
+        """Check one item and decode it; one that is decoded already stays as it is."""
+        modality = self.space.modality
+        if modality == "text" and not isinstance(item, str):
+            problem = f"Got {type(item).__name__} as a text for {self.space.model!r}."
+            raise DtypeError(problem, "Pass str, or another `modality=…`.")
+        if modality == "audio":
+            return open_audio(item, self.rate)
+        return (
+            open_image(item) if modality == "image" else open_video(item, self.frames) if modality == "video" else item
+        )
 
     def _vectors(self, items: list[Item]) -> np.ndarray:
         """Return the vectors of decoded items, as many as there are items and of the space's width."""
@@ -204,20 +212,30 @@ class Encoder(ABC):
 
     def _sample(self) -> Item:
         """Return an item from which the width of the vectors is determined."""
-        return self.read(sample_item(self.space.modality))
+        modality = self.space.modality
+        if modality == "audio":
+            return self.read((np.sin(np.arange(16_000) / 16), 16_000))
+        if modality not in ("image", "video"):
+            return "a text"
+        image = require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))
+        return self.read(image if modality == "image" else [image])
 
-    def _set_dim(self) -> None:
-        self.space = replace(self.space, dim=self._vectors([self._sample()]).shape[1])
+    def _set_dim(self) -> np.ndarray:
+        """Set the width by encoding a sample, and return its vector."""
+        vectors = self._vectors([self._sample()])
+        self.space = replace(self.space, dim=vectors.shape[1])
+        return vectors
 
-    def _describe(self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str) -> None:
-        """Set the space; a layer or pooling that was requested becomes part of its name."""
+    def _describe(
+        self, options: EncoderOptions, modality: str | None, *, normalize: bool, revision: str | None
+    ) -> None:
+        """Set the space; a layer or pooling that was requested becomes part of its name. Options override the norm."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
-        self.space, self._prompt = (
-            Space(model, revision, modality, None, normalize, options.prompt),
-            options.prompt or "",
-        )
+        normalize = normalize if options.normalize is None else options.normalize
+        self.space = Space(model, revision, modality, None, normalize, options.prompt)
+        self._prompt = options.prompt or ""
 
 
 class TorchEncoder(Encoder):
@@ -240,7 +258,6 @@ class TorchEncoder(Encoder):
         """Move the model to its device, prepare it for inference, and set the space; ``weights`` identifies them."""
         self._weights = weights = weights or weights_digest(model)
         self._model = model.to(self.device).eval().requires_grad_(False)
-        normalize = normalize if options.normalize is None else options.normalize
         revision = weights[:19] if weights.startswith("sha256:") else weights
         self._describe(options, modality, normalize=normalize, revision=revision)
 

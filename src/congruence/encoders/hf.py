@@ -44,11 +44,11 @@ _MAIN = {"pixel_values": "image", "pixel_values_videos": "video", "input_values"
 class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
-    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA; CLAP for audio, X-CLIP for video …) are its projected
-    features, scaled to unit norm as in the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive
-    loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead, before any projection.
-    The hidden states of any other model are pooled and not scaled; the default pooling is ``cls`` for image models with
-    a [CLS] token, and ``mean`` otherwise.
+    The vectors of a dual encoder (CLIP, SigLIP, FLAVA; CLAP for audio, X-CLIP for video …) are its projected features,
+    scaled to unit norm as in the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token,
+    to which its contrastive loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead,
+    before any projection. The hidden states of any other model are pooled and not scaled; the default pooling is
+    ``cls`` for image models with a [CLS] token, and ``mean`` otherwise.
 
     Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's
     processor requires torchvision, so its operations are implemented here.

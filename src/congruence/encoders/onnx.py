@@ -80,11 +80,16 @@ class OnnxEncoder(Encoder):
         if modality == "image":
             self._image = _choose(facts["input"], list(self._inputs), "input", graph)
         weights = f"sha256:{_graph_digest(graph)}"
-        normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
-        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        self._describe(options, modality, normalize=bool(facts["normalize"]), revision=weights[:19])
         self._set_dim()
+        known = {"prompt": self._prompt} if self._prompt else {}
         self.fingerprint = fingerprint(
-            adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
+            adapter="onnx",
+            weights=weights,
+            description=facts,
+            tokenizer=tokens,
+            normalize=self.space.normalized,
+            **known,
         )
 
     def _load_tokenizer(self, graph: Path) -> str:
@@ -111,7 +116,9 @@ class OnnxEncoder(Encoder):
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the graph processes, after truncation."""
-        return [sum(item.attention_mask) for item in self._tokenizer.encode_batch(texts)]
+        return [
+            sum(item.attention_mask) for item in self._tokenizer.encode_batch([self._prompt + text for text in texts])
+        ]
 
     def _embed(self, items: list[Item]) -> np.ndarray:
         mask: np.ndarray | None = None
