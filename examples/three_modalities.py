@@ -1,7 +1,7 @@
 """One map for images, texts and sounds: fit it on images, and change the model of a store of images and sounds.
 
-python examples/three_modalities.py [FOLDER]: both models are functions of real pictures, sounds and texts that are made
-here, so that nothing has to be downloaded; a model of yours takes their place in `towers`.
+python examples/three_modalities.py [FOLDER]: both models are functions of pictures, sounds and texts that are made
+here, so that nothing has to be downloaded. A model of yours takes their place in `load_towers`, or `load_encoder`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import lancedb
 import numpy as np
 import pyarrow as pa
 from PIL import Image
@@ -111,20 +112,24 @@ def main(folder: Path) -> dict[str, object]:
         report[f"advice for {stored}"] = congruence.certify(*sides, random_state=0).verdict.action
 
     # One store of images and sounds, each row mapped by the means of its own modality; then back again.
-    stored = [m for m in ("image", "audio") for _ in unseen]
+    kinds = [m for m in ("image", "audio") for _ in unseen]
     ids = [f"{m}/{name}" for m in ("image", "audio") for name in unseen]
-    rows = np.concatenate([old[m].take(unseen).vectors for m in ("image", "audio")])
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    rows_before = np.concatenate([old[m].take(unseen).vectors for m in ("image", "audio")])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows_before.ravel()), rows_before.shape[1])
     store = folder / "store.lance"
-    import lancedb
-
-    lancedb.connect(folder).create_table("store", pa.table({"id": ids, "kind": stored, "vector": vectors}))
-    with open_database(str(store), modality_column="kind") as database:
-        with congruence.Migration(database, mapping, journal=folder / "journal") as migration:
-            migration.run()
-            report["verified"] = migration.verify().to_dict()
-            migration.switch()
-    report["store"] = str(store)
+    lancedb.connect(folder).create_table("store", pa.table({"id": ids, "kind": kinds, "vector": vectors}))
+    with congruence.Migration(open_database(str(store), modality_column="kind"), mapping) as migration:
+        migration.run()
+        report["verified"] = migration.verify().passed
+        migration.switch()
+        switched = congruence.read_embeddings(f"{store}:vector")
+        for m in ("image", "audio"):
+            rows = switched.take([f"{m}/{name}" for name in unseen])
+            rows = congruence.Embeddings(rows.vectors, ids=unseen, space=rows.space)
+            report[f"text to {m} in the store"] = recall(new["text"].take(unseen), rows)
+        migration.rollback()
+    back = congruence.read_embeddings(f"{store}:vector").take(ids)
+    report["rolled back to the bit"] = bool(np.array_equal(back.vectors, rows_before))
     return report
 
 
