@@ -80,16 +80,19 @@ def test_what_passes_is_tried_again(server, encoder, fault):
         ([400], InputError, "400"),
     ],
 )
-def test_what_does_not_pass_is_one_sentence_without_the_key(server, encoder, monkeypatch, faults, error, message):
+def test_what_does_not_pass_is_one_sentence_without_the_key(server, encoder, faults, error, message):
     server.faults[:] = faults
-    handler = logging.StreamHandler(log := io.StringIO())
-    for logger in (logging.getLogger(name) for name in ("", "openai")):
-        monkeypatch.setattr(logger, "handlers", [handler])
-        monkeypatch.setattr(logger, "level", logging.DEBUG)
-    with pytest.raises(error, match=message) as caught:
-        encoder.encode_all(TEXTS)
+    handler, logger = logging.StreamHandler(log := io.StringIO()), logging.getLogger("openai")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with pytest.raises(error, match=message) as caught:
+            encoder.encode_all(TEXTS)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
     assert caught.value.__cause__ is None
-    assert "openai" in log.getvalue()
+    assert "HTTP" in log.getvalue()
     for said in (str(caught.value), log.getvalue(), repr(encoder), json.dumps(encoder.space.to_dict())):
         assert KEY not in said
 

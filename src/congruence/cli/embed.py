@@ -43,13 +43,7 @@ def embed(
     from congruence.embed import embed, open_items
     from congruence.encoders import ADAPTERS, load_encoder
 
-    chosen: int | str | None = layer
-    if layer is not None and layer != "all":
-        try:
-            chosen = int(layer)
-        except ValueError:
-            problem = f"Got --layer {layer}; expected a whole number or all."
-            raise ParameterError(problem, "Pass --layer -1 for the last layer, or --layer all.") from None
+    chosen = int(layer) if layer and layer.lstrip("-").isdecimal() else layer
     if encoder.partition(":")[0] not in ADAPTERS and inputs.partition(":")[0] in ADAPTERS:
         raise ParameterError(f"{inputs} is the encoder, which comes first.", exchanged(encoder, inputs))
     runner = EngineOptions.of(engine, settings)

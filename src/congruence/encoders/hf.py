@@ -108,25 +108,18 @@ class HfEncoder(TorchEncoder):
         self, transformers: ModuleType, name: str, model: Module, modality: str, hub: dict[str, str]
     ) -> dict[str, object]:
         """Load the processor of images, video frames or audio, and return its settings."""
-        if modality == "audio":
-            self._processor: Any = transformers.AutoFeatureExtractor.from_pretrained(
-                name, trust_remote_code=False, **hub
-            )
-            self.rate = int(self._processor.sampling_rate)
-            return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
-        settings, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name, **hub)
-        kind = settings.get("image_processor_type") or ""
-        if kind.startswith("DINOv3ViT"):
-            self._processor = _Dinov3Processor(self._torch, settings)
-            return self._processor.settings
-        self._processor = transformers.AutoImageProcessor.from_pretrained(
-            name, backend="pil", trust_remote_code=False, **hub
-        )
-        facts = {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
-        if modality == "video":
-            self.frames = int(getattr(model.config.vision_config, "num_frames", self.frames))
-            facts["frames"] = self.frames
-        return facts
+        loader, own = transformers.AutoFeatureExtractor, {}
+        if modality != "audio":
+            settings, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name, **hub)
+            if (settings.get("image_processor_type") or "").startswith("DINOv3ViT"):
+                self._processor: Any = _Dinov3Processor(self._torch, settings)
+                return self._processor.settings
+            loader, own = transformers.AutoImageProcessor, {"backend": "pil"}
+        self._processor = loader.from_pretrained(name, trust_remote_code=False, **own, **hub)
+        self.rate = int(getattr(self._processor, "sampling_rate", self.rate))
+        self.frames = int(getattr(getattr(model.config, "vision_config", None), "num_frames", self.frames))
+        facts = {"frames": self.frames} if modality == "video" else {}
+        return {"class": type(self._processor).__name__, **facts, **json.loads(self._processor.to_json_string())}
 
     def _load_tokenizer(self, library: ModuleType, name: str, model: Module, hub: dict[str, str]) -> dict[str, Any]:
         """Load the tokenizer, and return everything that determines the tokens."""
@@ -148,32 +141,27 @@ class HfEncoder(TorchEncoder):
         }
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
-        if self._modality in ("audio", "video"):
-            return self._each(items)
+        if self._modality == "text":
+            padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
+            return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
         if self._modality == "image":
-            # The format is stated, since an image three pixels high would be taken for one with its channels first.
-            batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
-            return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
-        padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
-        return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
-
-    def _each(self, items: list[Item]) -> dict[str, Tensor]:
-        """Prepare audio or videos one by one, each with the same random numbers: CLAP's extractor takes a random part
-        of long audio, and marks a random one of a batch of short ones as long.
-        """
+            return self._pixels(items)
+        # One by one, each with the same random numbers: CLAP's extractor takes a random part of long audio, and marks a
+        # random one of a batch of short ones as long.
         state, parts = np.random.get_state(), []  # noqa: NPY002
-        try:
-            for item in items:
-                np.random.seed(0)  # noqa: NPY002
-                if self._modality == "audio":
-                    parts.append(self._processor(item[0], sampling_rate=self.rate, return_tensors="pt"))
-                else:
-                    batch = self._processor(images=item, return_tensors="pt", input_data_format="channels_last")
-                    pixels = batch["pixel_values"]
-                    parts.append({"pixel_values": pixels if pixels.ndim == 5 else pixels[None]})
-        finally:
-            np.random.set_state(state)  # noqa: NPY002
+        for item in items:
+            np.random.seed(0)  # noqa: NPY002
+            if self._modality == "audio":
+                parts.append(self._processor(item[0], sampling_rate=self.rate, return_tensors="pt"))
+            else:
+                parts.append({key: x.reshape(1, -1, *x.shape[-3:]) for key, x in self._pixels(item).items()})
+        np.random.set_state(state)  # noqa: NPY002
         return {key: self._torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+    def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
+        # The format is stated, since an image three pixels high would be taken for one with its channels first.
+        batch = self._processor(images=images, return_tensors="pt", input_data_format="channels_last")
+        return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the model processes, after truncation and without padding."""

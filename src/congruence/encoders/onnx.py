@@ -156,11 +156,8 @@ class OnnxEncoder(Encoder):
         if out.ndim == 2 and pooling is None:
             return out
         if out.ndim != 3 or pooling is None:
-            raise ShapeError(
-                f"Got an output {self._output!r} of shape {out.shape} with `pooling={pooling!r}`; expected (items, "
-                f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
-                "Set another output or pooling in the description.",
-            )
+            problem = f"Got an output {self._output!r} of shape {out.shape} with `pooling={pooling!r}`."
+            raise ShapeError(problem, f"Set another output, or a pooling of {', '.join(POOLINGS)}, in the description.")
         return pool(out, mask, pooling, self._facts.get("prefix", 0))
 
     def _pixels(self, image: Image.Image) -> np.ndarray:

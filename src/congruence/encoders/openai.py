@@ -19,13 +19,12 @@ REQUEST_ITEMS, REQUEST_BYTES = 2048, 300_000
 RETRIES = 6
 
 _KEY = "Set OPENAI_API_KEY to a key that is valid there; any text for a server without keys."
-_TEXT = "Shorten the text, or leave it out."
 
-#: Error and advice by status; of any other, that the server is not available.
-_REFUSED: dict[int, tuple[type[CongruenceError], str]] = {
+#: Error and advice by status; of any other status, that the server is not available.
+_REFUSED: dict[int | None, tuple[type[CongruenceError], str]] = {
     **dict.fromkeys((401, 403), (ParameterError, _KEY)),
     404: (ParameterError, "Check the model's name and OPENAI_BASE_URL."),
-    **dict.fromkeys((400, 413, 422), (InputError, _TEXT)),
+    **dict.fromkeys((400, 413, 422), (InputError, "Shorten the text, or leave it out.")),
 }
 
 
@@ -70,7 +69,7 @@ class OpenAIEncoder(Encoder):
             found = {one.index: np.asarray(one.embedding, dtype=np.float32) for one in answer.data}
         except (self._library.OpenAIError, ValueError, TypeError, AttributeError) as error:
             status = getattr(error, "status_code", None)
-            kind, advice = _REFUSED.get(status or 0, (DatabaseUnavailableError, "Run again later to resume."))
+            kind, advice = _REFUSED.get(status, (DatabaseUnavailableError, "Run again later to resume."))
             said = " ".join(str(getattr(error, "message", error)).replace(self._client.api_key, "…").split())
             what = f"{status or 'no embeddings'} for {self.space.model!r} ({said[:200]})"
             raise kind(f"{self._place.hostname} answered {what}.", advice) from None  # the cause knows the key

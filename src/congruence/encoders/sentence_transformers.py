@@ -28,9 +28,9 @@ class SentenceTransformersEncoder(TorchEncoder):
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True} if options.safetensors_only else None,
             )
-        offered = getattr(model, "modalities", ["text"])  # since sentence-transformers 5.4
-        taken = tuple(one for one in ("text", "image") if one in offered)
-        modality = options.check(taken, "layer", "pooling", "description")
+        taken = getattr(model, "modalities", ["text"])  # since sentence-transformers 5.4
+        offered = tuple(one for one in ("text", "image") if one in taken)
+        modality = options.check(offered, "layer", "pooling", "description")
         modules = [type(module).__name__ for module in model]
         self._set_model(options, model, modality, normalize=modules[-1] == "Normalize")
         prompts = model.prompts or {}
@@ -65,12 +65,6 @@ class SentenceTransformersEncoder(TorchEncoder):
 
     def _embed(self, items: list[Item]) -> np.ndarray:
         with self._autocast():
-            out = self._model.encode(
-                items,
-                prompt=self.space.prompt or "",
-                batch_size=len(items),
-                convert_to_tensor=True,
-                show_progress_bar=False,
-                device=self.device,
-            )
+            options = {"batch_size": len(items), "show_progress_bar": False, "device": self.device}
+            out = self._model.encode(items, prompt=self.space.prompt or "", convert_to_tensor=True, **options)
         return out.float().cpu().numpy()
