@@ -59,16 +59,13 @@ def embed(
         data = open_itemset(inputs, column=column, id_column=ids, modality=modality)
         with progress("embedding", data.n, as_json) as callback:
             encoding = EncoderOptions(encoder, data.modality, layer=chosen, **model_options)
-            job = embed_dataset(
-                encoding,
-                data,
-                out,
-                engine=runner.open(),
-                batch_size=batch_size,
-                bad_rows=runner.bad_rows,
-                force=force,
-                callback=callback,
-            )
+            shared: dict[str, Any] = {
+                "batch_size": batch_size,
+                "bad_rows": runner.bad_rows,
+                "force": force,
+                "callback": callback,
+            }
+            job = embed_dataset(encoding, data, out, engine=runner.open(), **shared)
         print_job("embedded", job, as_json=as_json)
         return
     check_not_input(out, inputs)
@@ -76,9 +73,8 @@ def embed(
     if (price := settings.pop("price", None)) is not None:
         if items.modality != "text":
             raise ParameterError(f"Got --set price={price} for {items.modality} items.", "Leave it out.")
-        tokens = (
-            sum(len(f"{model_options.get('prompt') or ''}{items.fetch(k)}".encode()) for k in range(len(items))) / 4
-        )
+        size = sum(len(f"{items.fetch(k)}".encode()) for k in range(len(items)))
+        tokens = size / 4 + len(items) * len(model_options.get("prompt") or "") / 4
         say_error(f"about {tokens:,.0f} tokens (4 bytes each), {tokens * price / 1e6:,.2f} at {price} per million")
     model = load_encoder(encoder, items.modality, layer=chosen, **model_options)
     try:

@@ -93,16 +93,6 @@ def embed(
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
         Number of items per part of the output folder.
-
-    Raises
-    ------
-    ParameterError, ModalityError, IdError, OutputExistsError
-        Before any work, if an option is invalid, the items have another modality than the encoder, ids do not fit the
-        ``.ids.txt`` file, or the output exists.
-    FileError, CorruptFileError, InputError
-        If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
-    ShapeError, DatabaseUnavailableError
-        If the encoder returns another number or width of vectors; if its server does not answer.
     """
     started = time.perf_counter()
     output = Path(output)
@@ -137,7 +127,7 @@ def embed(
             raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
         ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
-        _write(run, finished, parts, output, ids_file, force, named=shard_size is not None)
+        _write(run, finished, parts, output, ids_file, force=force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
@@ -314,14 +304,7 @@ class EncoderRun:
 
 
 def _write(
-    run: EncoderRun,
-    finished: VectorCache,
-    parts: list[np.ndarray],
-    output: Path,
-    ids_file: Path | None,
-    force: bool,
-    *,
-    named: bool,
+    run: EncoderRun, finished: VectorCache, parts: list[np.ndarray], output: Path, ids_file: Path | None, **how: bool
 ) -> None:
     """Write the rows as one output, or each layer as a file of it, and the ids as lines of a file if there is one."""
     encoder, ids = run.encoder, arrow_ids(run.items.ids)
@@ -329,10 +312,10 @@ def _write(
     facts: dict[str, Any] = {"n": sum(map(len, parts)), "dim": width, "has_ids": True, "id_type": id_type_of(ids.type)}
     with ExitStack() as stack:
         if encoder.n_layers is None:
-            names = [(f"part_{k}", len(part)) for k, part in enumerate(parts)] if named else None
-            sinks = [open_sink(output, space=encoder.space, force=force, parts=names, **facts)]
+            names = [(f"part_{k}", len(part)) for k, part in enumerate(parts)] if how["named"] else None
+            sinks = [open_sink(output, space=encoder.space, force=how["force"], parts=names, **facts)]
         else:
-            folder = stack.enter_context(atomic_path(output, force=force, directory=True, foreign=why_no_parts))
+            folder = stack.enter_context(atomic_path(output, force=how["force"], directory=True, foreign=why_no_parts))
             mark_parts(folder, Space())
             places = [(folder / f"layer_{k}.parquet", encoder.layer_space(k)) for k in range(encoder.n_layers)]
             sinks = [open_sink(path, space=space, **facts) for path, space in places]

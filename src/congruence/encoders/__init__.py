@@ -61,13 +61,6 @@ def load_encoder(name: str, modality: str | None = None, **options: Any) -> Enco
     **options
         ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only``,
         ``description`` and ``prompt``; see ``EncoderOptions``.
-
-    Raises
-    ------
-    ParameterError
-        If the adapter, modality, device, dtype, layer or pooling is unknown or not supported by the adapter.
-    MissingExtraError, FileError
-        If the adapter's library is not installed; if the model cannot be found or loaded.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:

@@ -43,23 +43,20 @@ class EncoderOptions:
 
     Parameters
     ----------
-    device : str, default="auto"
-        ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; by default the first of these that is available.
-    dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
-        Precision of matrix products (autocast); by default float16 on CUDA, float32 elsewhere.
+    device, dtype
+        By default the first available of ``"cuda"``, ``"mps"`` and ``"cpu"``; the precision of matrix products
+        (autocast), by default float16 on CUDA, float32 elsewhere.
     revision : str, optional
-        Branch, tag or commit on the Hugging Face hub.
+        Branch, tag or commit on the Hugging Face hub; of ``openai:`` any text that tells versions apart.
     layer : int or "all", optional
         For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
         ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        The [CLS] token; the mean of an image's patches or of a text's tokens, without padding; both, concatenated; or
-        the last token of a text.
+        The [CLS] token; the mean of patches or tokens, without padding; both, concatenated; or a text's last token.
     normalize : bool, optional
         Scale rows to unit norm; by default for the towers of dual encoders, and for sentence encoders that do so.
     safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
-        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format.
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
     prompt : str, optional
@@ -129,16 +126,8 @@ class Encoder(ABC):
 
         ``items`` are str; images, audio or videos as a path or the bytes of a file; or, decoded, a ``PIL.Image``, an
         array of samples and its rate, or a list of frames. ``callback`` is called with the number of items of each
-        batch once it is encoded.
-
-        Raises
-        ------
-        FileError, CorruptFileError
-            If a file is missing or cannot be decoded.
-        NotFiniteError, ZeroRowError
-            If the model returns NaN, infinity or only zeros for an item, which can happen in half precision.
-        ShapeError
-            If the model does not return one vector of the space's width for each item.
+        encoded batch. ShapeError, NotFiniteError or ZeroRowError is raised if the model does not return one vector of
+        the space's width for each item, or one with NaN, infinity or only zeros (as half precision may).
         """
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):

@@ -6,8 +6,8 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,29 +39,31 @@ Item: TypeAlias = Any
 
 
 @contextmanager
-def _decoding(item: Item, modality: str, formats: Sequence[str], *kinds: type) -> Iterator[Any]:
-    """Open an item: a file's stream, or what is in memory; convert errors of a decoder to one that names the item."""
+def _decoding(item: Item, modality: str, *kinds: type) -> Iterator[Any]:
+    """Open an item: a stream, or what is in memory already; convert errors of a decoder to one that names the item."""
     named = isinstance(item, (str, os.PathLike))
     if not named and not isinstance(item, (bytes, *kinds)):
         fix = f"Pass a path, bytes{''.join(f' or {kind.__name__}' for kind in kinds)}, or change `modality=…`."
         raise DtypeError(f"Got {type(item).__name__} as {modality}.", fix)
     name = item if named else f"{modality} in memory"
     try:
-        with open(item, "rb") if named else io.BytesIO(item if isinstance(item, bytes) else b"") as stream:
-            yield stream if named or isinstance(item, bytes) else item
+        with (
+            open(item, "rb") if named else io.BytesIO(item) if isinstance(item, bytes) else nullcontext(item) as source
+        ):
+            yield source
     except FileNotFoundError:
         raise FileError(f"No {modality} at {name}.", "Check the path.") from None
     except CongruenceError:
         raise
     except Exception as error:  # each decoder has its own exceptions
         problem = f"{name} cannot be decoded ({error or 'too large for memory'})."
-        raise CorruptFileError(problem, f"Replace this file ({', '.join(formats)}), or leave it out.") from error
+        raise CorruptFileError(problem, "Replace it, or leave it out.") from error
 
 
 def open_image(item: Item) -> Image.Image:
     """Decode an image (a path, bytes, array or PIL image) in RGB: the first frame, without EXIF and transparency."""
     pil = require("PIL.Image", extra="images")
-    with _decoding(item, "image", IMAGE_FORMATS, pil.Image, np.ndarray) as source:
+    with _decoding(item, "image", pil.Image, np.ndarray) as source:
         if isinstance(source, np.ndarray):
             source = pil.fromarray(source)
         image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
@@ -72,7 +74,7 @@ def open_image(item: Item) -> Image.Image:
 
 def open_audio(item: Item, rate: int) -> tuple[np.ndarray, int]:
     """Decode audio (a path, bytes, or samples and their rate) to the mean of its channels, float32, at ``rate``."""
-    with _decoding(item, "audio", SUFFIXES["audio"], tuple) as source:
+    with _decoding(item, "audio", tuple) as source:
         if isinstance(source, tuple):
             samples, found = np.array(source[0], dtype=np.float32, copy=None), int(source[1])
         else:
@@ -92,7 +94,7 @@ def open_video(item: Item, frames: int) -> list[Image.Image]:
     """Decode a video (a path, bytes, folder of images, or list of frames): ``frames`` images, evenly spaced in it."""
     if isinstance(item, (str, os.PathLike)) and Path(item).is_dir():
         item = sorted(path for path in Path(item).iterdir() if path.suffix.lower() in SUFFIXES["image"])
-    with _decoding(item, "video", SUFFIXES["video"], list, tuple, np.ndarray) as source:
+    with _decoding(item, "video", list, tuple, np.ndarray) as source:
         if isinstance(source, (list, tuple, np.ndarray)):
             return [open_image(source[k]) for k in _evenly(len(source), frames)]
         only = {"format_whitelist": ",".join(VIDEO_FORMATS)}
