@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
-from congruence.encoders import load_encoder
+from congruence.encoders import load_encoder, load_towers
 from congruence.errors import CorruptFileError, DtypeError, FileError, NotFiniteError, ParameterError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long]
@@ -118,6 +118,14 @@ def test_what_has_no_one_vector_is_refused(blip2, claps, xclip):
             load_encoder(f"hf:{folder}", "video" if folder == xclip else "audio", **options)
     with pytest.raises(ParameterError, match="modality='image'.*'text', 'audio'"):
         load_encoder(f"hf:{claps['cut']}", "image")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tower_may_return_tensors(dtype):
+    weight = torch.nn.Parameter(torch.eye(2, dtype=dtype))
+    towers = {"text": lambda texts: torch.tensor([[len(text), 1] for text in texts], dtype=dtype) @ weight}
+    encoder = load_towers(towers, name="tensors", revision="1")["text"]
+    assert_close(encoder.encode_all(["a", "bbb", "cc"]), [[1, 1], [3, 1], [2, 1]])
 
 
 def test_a_prompt_is_put_before_each_text_and_is_part_of_the_space(bert):

@@ -85,13 +85,12 @@ def open_items(
     spec : str or path-like
         A folder of files with a suffix in ``congruence.encoders.SUFFIXES``, searched recursively (without ``modality``,
         its images if it has any); the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or
-        ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with one text per
-        line; or the name of an image data set (an entry point of the group ``congruence.image_sets``), for its images
-        or its prompts. The path of a video may be that of a folder with its frames.
+        ``.parquet`` with a column of texts or of paths (relative to the table's folder; of a video, also of a folder of
+        frames); a ``.txt`` with one text per line; or the name of an image data set (an entry point of the group
+        ``congruence.image_sets``), for its images or its prompts.
     modality, column, id_column
         By default the only column with a name in ``COLUMNS``, which also tells the modality, and ``id`` or ``ids``.
-        Without ids, the id of a file is its path, and that of a text its row number; that of a prompt is
-        ``class:template``, both as numbers.
+        Without ids, the id of a file is its path, that of a text its row number, that of a prompt ``class:template``.
     split, root
         Split of a data set, and the folder that contains its folder, or that folder itself. The splits of SugarCrepe
         are ``"captions"`` and ``"negatives"``, which have the same ids.

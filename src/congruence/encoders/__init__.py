@@ -49,18 +49,11 @@ PAIRS = {
 
 
 def load_encoder(name: str, modality: str | None = None, **options: Any) -> Encoder:
-    """Load a frozen model by name. No code distributed with a model is run.
+    """Load a frozen model by name, or one tower of it. No code distributed with a model is run.
 
-    Parameters
-    ----------
-    name : str
-        ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>``,
-        ``onnx:<path>`` or ``openai:<name>``. For any other model see ``load_towers``.
-    modality : {"image", "text", "audio", "video"}, optional
-        Tower to load; optional for a model with one tower.
-    **options
-        ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only``,
-        ``description`` and ``prompt``; see ``EncoderOptions``.
+    ``name`` is ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``,
+    ``timm:<name>``, ``onnx:<path>`` or ``openai:<name>``; for any other model see ``load_towers``. ``modality``, one of
+    ``ENCODED``, is optional for a model with one tower. The other options are those of ``EncoderOptions``.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:

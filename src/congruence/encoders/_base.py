@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from congruence._utils.arrays import namespace
+from congruence._utils.arrays import namespace, to_numpy
 from congruence._utils.optional import choose_device, require
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice, check_positive, check_rows
@@ -185,7 +185,7 @@ class Encoder(ABC):
         """Return the vectors of decoded items, as many as there are items and of the space's width."""
         got = self._embed([f"{self._prompt}{item}" for item in items] if self._prompt else items)
         try:
-            vectors = np.array(got, dtype=np.float32, order="C")
+            vectors = np.array(to_numpy(got), dtype=np.float32, order="C")
         except (TypeError, ValueError) as error:
             problem = f"{self.space.model!r} returned no matrix of numbers for {len(items)} items ({error})."
             raise ShapeError(problem, "Return an array, (items, dimensions).") from error

@@ -45,13 +45,9 @@ class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
     The vectors of a dual encoder (CLIP, SigLIP, FLAVA; CLAP for audio, X-CLIP for video …) are its projected features,
-    scaled to unit norm as in the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token,
-    to which its contrastive loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead,
-    before any projection. The hidden states of any other model are pooled and not scaled; the default pooling is
-    ``cls`` for image models with a [CLS] token, and ``mean`` otherwise.
-
-    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's
-    processor requires torchvision, so its operations are implemented here.
+    scaled to unit norm as in the Canonical paper; FLAVA's are those of the [CLS] token, to which its contrastive loss
+    applies. With ``layer`` or ``pooling``, hidden states are pooled instead, as are those of any other model, and not
+    scaled. Image processors always use Pillow, so that vectors do not depend on whether torchvision is installed.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
@@ -239,11 +235,10 @@ class _Dinov3Processor:
         resample = config.get("resample", 2)
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
-            raise ParameterError(
-                f"Got a DINOv3 preprocessor that does more or less than resize, rescale and standardize "
-                f"(resample={resample}, do_center_crop={config.get('do_center_crop')}, switched off: {disabled}).",
-                "Load the model through another adapter, timm: for example.",
-            )
+            crop = config.get("do_center_crop")
+            odd = f"resample={resample}, do_center_crop={crop}, switched off: {disabled}"
+            problem = f"Got a DINOv3 preprocessor that does not just resize, rescale and standardize ({odd})."
+            raise ParameterError(problem, "Load the model through another adapter, timm: for example.")
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
     def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:

@@ -53,12 +53,9 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder.
-
-    The description contains the ``modality`` and, if they differ from ``DEFAULTS``, the preprocessing options, the
-    name of the ``input`` (for images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to
-    ``normalize`` rows. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the
-    graph has these inputs.
+    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder: the ``modality``
+    and what differs from ``DEFAULTS``. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as
+    far as the graph has these inputs.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
