@@ -82,7 +82,7 @@ def numbered(n, start=0):
     return Items.of_texts("numbers", [f"i{k}" for k in range(start, n)], texts)
 
 
-N, BAD = 9000, 7301
+N, BAD = 7400, 7301
 
 
 class Counting:
