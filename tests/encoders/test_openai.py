@@ -125,6 +125,8 @@ def test_shuffled_answers_come_in_order(server, encoder):
         (lambda data: data[:-1], ShapeError),
         (lambda data: [{**one, "index": 0} for one in data], ShapeError),
         (lambda data: [{**one, "embedding": one["embedding"][:3]} for one in data], ShapeError),
+        (lambda data: [*data[:-1], {**data[-1], "embedding": [1.0]}], ShapeError),
+        (lambda data: [{**one, "embedding": ["x"] * 4} for one in data], DatabaseUnavailableError),
         (lambda data: [{**one, "embedding": [float("nan")] * 4} for one in data], NotFiniteError),
         (lambda data: None, DatabaseUnavailableError),
     ],

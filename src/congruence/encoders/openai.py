@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -52,7 +53,7 @@ class OpenAIEncoder(Encoder):
         address = f"{self._place.hostname}:{self._place.port}{self._place.path}"  # without a name and password
         self.fingerprint = fingerprint(adapter="openai", address=address, space=self.space.to_dict())
 
-    def _embed(self, items: list[Item]) -> np.ndarray:
+    def _embed(self, items: list[Item]) -> Any:
         rows: list[np.ndarray] = []
         start = size = 0
         for k, length in enumerate(len(item.encode("utf-8", "surrogatepass")) for item in items):
@@ -60,7 +61,7 @@ class OpenAIEncoder(Encoder):
                 rows += self._request(items[start:k])
                 start, size = k, 0
             size += length
-        return np.stack(rows + self._request(items[start:]))
+        return rows + self._request(items[start:])
 
     def _request(self, texts: list[str]) -> list[np.ndarray]:
         """Return the vectors of one request, in the order of the texts."""
@@ -74,9 +75,8 @@ class OpenAIEncoder(Encoder):
             what = f"{status or 'no embeddings'} for {self.space.model!r} ({said[:200]})"
             raise kind(f"{self._place.hostname} answered {what}.", advice) from None  # the cause knows the key
         if found.keys() != set(range(len(texts))) or len(answer.data) != len(texts):
-            problem = (
-                f"{self._place.hostname} returned {len(answer.data)} vectors for {len(texts)} texts, or wrong indexes"
-            )
-            raise ShapeError(f"{problem}.", "Use a server that returns each text's vector with its index.")
+            count = f"{len(answer.data)} vectors for {len(texts)} texts, or wrong indexes"
+            problem = f"{self._place.hostname} returned {count}."
+            raise ShapeError(problem, "Use a server that returns each text's vector with its index.")
         self.tokens += getattr(answer.usage, "prompt_tokens", 0) or 0
         return [found[k] for k in range(len(texts))]
