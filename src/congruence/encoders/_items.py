@@ -56,7 +56,8 @@ def _decoding(item: Item, modality: str, *kinds: type) -> Iterator[Any]:
     except CongruenceError:
         raise
     except Exception as error:  # each decoder has its own exceptions
-        problem = f"{name} cannot be decoded ({error or 'too large for memory'})."
+        reason = getattr(error, "error_string", error)  # soundfile's, without the object that was read
+        problem = f"{name} cannot be decoded ({reason or 'too large for memory'})."
         raise CorruptFileError(problem, "Replace it, or leave it out.") from error
 
 
