@@ -118,7 +118,8 @@ def main(folder: Path) -> dict[str, object]:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows_before.ravel()), rows_before.shape[1])
     store = folder / "store.lance"
     lancedb.connect(folder).create_table("store", pa.table({"id": ids, "kind": kinds, "vector": vectors}))
-    with congruence.Migration(open_database(str(store), modality_column="kind"), mapping) as migration:
+    database = open_database(str(store), modality_column="kind")
+    with congruence.Migration(database, mapping, journal=folder / "journal") as migration:
         migration.run()
         report["verified"] = migration.verify().passed
         migration.switch()

@@ -93,7 +93,9 @@ def test_a_migration_states_the_model_revision_and_modality_of_its_vectors(tmp_p
     embed(towers["audio"], items, out)
     before = congruence.read_embeddings(out)
     assert before.space.to_dict().items() >= {"model": "old", "revision": "rev-1", "modality": "audio"}.items()
-    with congruence.Migration(open_database(str(out)), mapping, modality="audio") as migration:
+    with congruence.Migration(
+        open_database(str(out)), mapping, journal=tmp_path / "journal", modality="audio"
+    ) as migration:
         migration.run()
         migration.verify()
         migration.switch()
