@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
+from congruence.embed import Items, VectorCache
+from congruence.embed.run import EncoderRun
+from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
 from congruence.io import suffixes
-from congruence.persist import atomic_path
 from congruence_papers.core import check_embedded
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ FILES = {
 #: Array names of the unimodal encoders in ``imagenet1000`` and ``caltech101``, by encoder name.
 IMAGE_ENCODERS = {"EfficientNet-Lite0": "image_effnet_lite0", "MobileNet-v2": "image_mobilenet_v2"}
 TEXT_ENCODERS = {"MPNet": "text_mpnet", "MiniLM-L6": "text_minilm_l6"}
-
-#: Number of items per file of the cache; at most this many are embedded again after an interruption.
-SHARD = 256
 
 
 def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, np.ndarray]], T]) -> T:
@@ -79,35 +77,13 @@ def embed_rows(
 ) -> np.ndarray:
     """Return the vectors of all items, shape (n, …); those in the cache, found by name, are not computed again."""
     if cache is None:
-        rows: np.ndarray = encoder.encode_all(items, batch_size)
-        return rows
+        return encoder.encode_all(items, batch_size)
     if not len(items):
         raise InputError("This part of the data set has no items.", "Extract it again, or pass another split.")
-    digest = hashlib.sha256(f"{encoder.fingerprint}\0".encode())
-    for name in names:
-        digest.update(f"{name}\0".encode())
-    folder = cache.expanduser() / digest.hexdigest()[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = [
-        _shard(encoder, items, slice(start, min(start + SHARD, len(items))), folder / f"{start:08d}.npy", batch_size)
-        for start in range(0, len(items), SHARD)
-    ]
-    return np.concatenate(shards)
-
-
-def _shard(encoder: Encoder, items: Sequence[object], part: slice, path: Path, batch_size: int) -> np.ndarray:
-    """Return the vectors of a part of the items from its file in the cache, which is written if it is not there."""
-    count = part.stop - part.start
-    if not path.is_file():
-        rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items[part], batch_size=batch_size)])
-        if len(rows) != count:
-            raise ShapeError(f"Got {len(rows)} vectors for {count} items.", "Make the encoder return one for each.")
-        with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
-            np.save(file, rows.astype(np.float32))
-    try:
-        cached: np.ndarray = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise CorruptFileError(f"{path} in the cache is damaged ({error}).", "Delete it and run again.") from error
-    if len(cached) != count:
-        raise CorruptFileError(f"Got {len(cached)} vectors in {path}, not {count}.", "Delete it and run again.")
-    return cached
+    modality = encoder.space.modality or "other"
+    named = Items("the data set", modality, np.array(names, dtype=object), items.__getitem__, lambda row: "")
+    store = VectorCache(cache.expanduser(), encoder.fingerprint, encoder.space.dim or 0)
+    with ThreadPoolExecutor(1) as pool:
+        keys = EncoderRun(encoder, named, batch_size, "fail", pool).finish(range(len(items)), store)["key"]
+    vectors = store.get(keys.astype(str).tolist())
+    return np.stack([vectors[key] for key in keys.astype(str).tolist()])

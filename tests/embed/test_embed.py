@@ -260,7 +260,7 @@ def test_a_corrupt_image_stops_a_run_that_should_fail(pictures, tmp_path):
     assert not (tmp_path / "out").exists()
     Image.new("RGB", (4, 5), (5, 5, 5)).save(pictures / bad)
     report = embed(Colours(), open_items(pictures), tmp_path / "out", shard_size=2)
-    assert (report.resumed, report.rows) == (4, 11)
+    assert (report.resumed, report.rows) == (5, 11)
 
 
 def test_missing_images_are_failures_too(tmp_path):
@@ -306,7 +306,7 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
     for options, error, message in cases:
         with pytest.raises(error, match=message):
             embed(encoder, items, tmp_path / options.pop("output"), **options)
-    with pytest.raises(errors.ModalityError, match="images.*encoder of texts"):
+    with pytest.raises(errors.ModalityError, match="image items.*encoder of text"):
         embed(Colours("text"), items, tmp_path / "out")
     assert encoder.seen == 0
     assert not list(tmp_path.glob(".*parts"))
@@ -373,8 +373,9 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
     pq.write_table(pa.table({"text": ["cat", None]}), tmp_path / "gap.parquet")
     cases = [
         ("empty", {}, errors.FileError, "no image in"),
-        ("pictures", {"modality": "text"}, errors.ParameterError, "images only"),
-        ("pictures", {"modality": "audio"}, errors.ParameterError, "modality='audio'"),
+        ("pictures", {"modality": "text"}, errors.ParameterError, "images, audio or videos only"),
+        ("pictures", {"modality": "smell"}, errors.ParameterError, "modality='smell'"),
+        ("pictures", {"modality": "audio"}, errors.FileError, "no audio in"),
         ("empty.csv", {}, errors.ShapeError, "No rows"),
         ("plain.csv", {}, errors.ParameterError, "columns a, b, none of which"),
         ("broken.jsonl", {}, errors.CorruptFileError, "broken.jsonl"),
@@ -442,7 +443,7 @@ def test_of_two_runs_to_one_output_one_succeeds(pictures, tmp_path):
         shutil.rmtree(out)
 
 
-@pytest.mark.parametrize(("damage", "resumed"), [("flipped", 5), ("cut", 0), ("lost", 0), ("other", 0)])
+@pytest.mark.parametrize(("damage", "resumed"), [("flipped", 7), ("cut", 0), ("lost", 0), ("other", 0)])
 def test_damaged_vectors_of_an_earlier_run_are_encoded_again(pictures, tmp_path, damage, resumed):
     out = tmp_path / "out"
     interrupt(pictures, out, batch_size=1, shard_size=3)

@@ -64,6 +64,75 @@ def flava(tmp_path_factory, transformers):
     return make(tmp_path_factory.mktemp("flava"), transformers.FlavaModel(config), processor, make_tokenizer())
 
 
+@pytest.fixture(scope="session")
+def claps(tmp_path_factory, transformers):
+    """Return CLAPs by name: one that cuts long audio, and one that fuses parts of it."""
+    import torch
+
+    folders = {}
+    for name, bins, cut in (("cut", 16, "rand_trunc"), ("fused", 64, "fusion")):
+        audio = {"num_mel_bins": bins, "spec_size": max(32, bins), "window_size": 2, "hidden_size": 32}
+        audio |= {"patch_embeds_hidden_size": 16, "depths": [1, 1], "num_attention_heads": [2, 2]}
+        audio |= {"num_hidden_layers": 2, "projection_dim": 8, "enable_fusion": name == "fused"}
+        # As in RoBERTa, two of the positions are not for tokens.
+        words = text_config(projection_dim=8, type_vocab_size=1) | {"pad_token_id": 1, "max_position_embeddings": 14}
+        config = transformers.ClapConfig(text_config=words, audio_config=audio, projection_dim=8)
+        rates = {"sampling_rate": 8000, "hop_length": 160, "fft_window_size": 256, "frequency_max": 4000}
+        extractor = transformers.ClapFeatureExtractor(feature_size=bins, max_length_s=1, truncation=cut, **rates)
+        torch.manual_seed(0)  # of some other weights, rectified units would answer every sound alike
+        place = tmp_path_factory.mktemp("clap")
+        folders[name] = make(place, transformers.ClapModel(config), extractor, make_tokenizer())
+    return folders
+
+
+@pytest.fixture(scope="session")
+def xclip(tmp_path_factory, transformers):
+    from transformers.models.videomae.image_processing_pil_videomae import VideoMAEImageProcessorPil
+
+    mit = {f"mit_{name}": size for name, size in {**SMALL, "num_hidden_layers": 1, "hidden_size": 8}.items()}
+    words = text_config(bos_token_id=2, eos_token_id=3)
+    config = transformers.XCLIPConfig(
+        text_config=words, vision_config={**VISION, **mit, "num_frames": 4}, projection_dim=8,
+        prompt_layers=1, prompt_num_attention_heads=2,
+    )  # fmt: skip
+    processor = VideoMAEImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    tokenizer = make_tokenizer(cls_token=None)
+    return make(tmp_path_factory.mktemp("xclip"), transformers.XCLIPModel(config), processor, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def clipseg(tmp_path_factory, transformers):
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    words = text_config(bos_token_id=2, eos_token_id=3)
+    config = transformers.CLIPSegConfig(text_config=words, vision_config=VISION, projection_dim=8, extract_layers=[1])
+    processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
+    tokenizer = make_tokenizer(cls_token=None)
+    return make(tmp_path_factory.mktemp("clipseg"), transformers.CLIPSegModel(config), processor, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def align(tmp_path_factory, transformers):
+    from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
+
+    eyes = {"image_size": 32, "hidden_dim": 16, "width_coefficient": 0.1, "depth_coefficient": 0.1}
+    config = transformers.AlignConfig(text_config=text_config(), vision_config=eyes, projection_dim=16)
+    processor = EfficientNetImageProcessorPil(size={"height": 32, "width": 32})
+    return make(tmp_path_factory.mktemp("align"), transformers.AlignModel(config), processor, make_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def blip2(tmp_path_factory, transformers):
+    language = {"model_type": "opt", "hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Blip2Config(
+        vision_config=VISION,
+        qformer_config=text_config(encoder_hidden_size=16, cross_attention_frequency=2),
+        text_config={**language, "vocab_size": 30, "max_position_embeddings": 12, "word_embed_proj_dim": 16},
+        num_query_tokens=4,
+    )
+    return make(tmp_path_factory.mktemp("blip2"), transformers.Blip2Model(config), None, make_tokenizer())
+
+
 def _dino_processor():
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
@@ -122,6 +191,21 @@ def llama(tmp_path_factory, transformers):
     config = transformers.LlamaConfig(**text_config(pad_token_id=None, bos_token_id=2, eos_token_id=3))
     tokenizer = make_tokenizer(pad_token=None, cls_token=None, sep_token=None, eos_token="[SEP]")
     return make(tmp_path_factory.mktemp("llama"), transformers.LlamaModel(config), None, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def sounds():
+    """Shorter than, as long as, and longer than what the tiny CLAPs take."""
+    rng = np.random.default_rng(1)
+    return [(rng.normal(size=size).astype(np.float32), 8000) for size in (500, 4000, 8000, 20_000)]
+
+
+@pytest.fixture(scope="session")
+def clips():
+    """Videos of four, nine and two frames."""
+    rng = np.random.default_rng(2)
+    shape = (20, 24, 3)
+    return [[Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(n)] for n in (4, 9, 2, 4)]
 
 
 @pytest.fixture(scope="session")

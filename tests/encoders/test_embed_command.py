@@ -42,7 +42,7 @@ def test_vectors_are_those_of_the_encoder_and_the_output_is_never_the_input(here
 
 def test_the_table_tells_what_was_left_out(here, eyes, folder):
     (folder / "9.png").write_bytes(b"no picture")
-    here("embed", eyes, "images", "-o", "out").refused("'9.png'")
+    here("embed", eyes, "images", "-o", "first").refused("'9.png'")
     skip = ("--set", "on_error=skip", "--cache", "cache")
     result = here("embed", eyes, "images", "-o", "out", *skip, "--set", "shard_size=2").ends(0)
     assert "1 items left out, see out.failures.csv" in result.err
@@ -55,7 +55,7 @@ def test_the_table_tells_what_was_left_out(here, eyes, folder):
     ("options", "message"),
     [
         (["--layer", "-9"], "--layer -9"),
-        (["--modality", "text"], "images only"),
+        (["--modality", "text"], "videos only"),
         (["--set", "dtype=int8"], "--set dtype=int8"),
         (["--set", "on_error=ask"], "--set on_error=ask"),
     ],

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
-from congruence.encoders import load_encoder
+from congruence.encoders import load_encoder, load_towers
 from congruence.errors import CorruptFileError, DtypeError, FileError, NotFiniteError, ParameterError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long]
@@ -49,12 +49,12 @@ def states(folder, modality, items):
     return [[layer[0] for layer in out.hidden_states] for out in outs], [out.last_hidden_state[0] for out in outs]
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2", "clipseg", "align"])
 @pytest.mark.parametrize("modality", ["image", "text"])
 def test_dual_encoders_give_the_librarys_features_scaled_to_unit_norm(kind, modality, images, request):
     folder = request.getfixturevalue(kind)
     items = images if modality == "image" else TEXTS
-    tokens = {} if kind == "clip" else {"padding": "max_length", "max_length": 12}
+    tokens = {"padding": "max_length", "max_length": 12} if kind.startswith("siglip") else {}
     encoder = load_encoder(f"hf:{folder}", modality)
     got = encoder.encode_all(items, batch_size=2)
     want = features(folder, modality, items, **tokens)
@@ -67,6 +67,73 @@ def test_dual_encoders_give_the_librarys_features_scaled_to_unit_norm(kind, moda
     assert_close(raw.encode_all(items), want)
     assert raw.space.normalized is False
     assert raw.fingerprint != encoder.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["cut", "fused"])
+def test_clap_gives_the_librarys_features_of_each_sound(kind, claps, sounds, transformers):
+    folder = claps[kind]
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    extract = transformers.AutoFeatureExtractor.from_pretrained(folder)
+    want = []
+    for samples, rate in sounds:
+        np.random.seed(0)  # noqa: NPY002  # the library draws the part of a long sound from this
+        with torch.no_grad():
+            given = extract(samples, sampling_rate=rate, return_tensors="pt")
+            want.append(model.get_audio_features(**given).pooler_output[0])
+    encoder = load_encoder(f"hf:{folder}", "audio")
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    got = encoder.encode_all(sounds, 3)
+    assert_close(got, unit(torch.stack(want)))
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+    assert_close(encoder.encode_all(sounds[::-1], 4)[::-1], got)
+    assert np.abs(got[:-1] - got[1:]).max(1).min() > 1e-3
+    assert (encoder.rate, encoder.space.modality, encoder.space.normalized) == (8000, "audio", True)
+    texts = load_encoder(f"hf:{folder}", "text")
+    assert_close(texts.encode_all(TEXTS), unit(features(folder, "text", TEXTS)))
+    assert_close(texts.encode_all([" ".join(["cat"] * 40)]), texts.encode_all([" ".join(["cat"] * 10)]))
+
+
+def test_xclip_gives_the_librarys_features_of_evenly_spaced_frames(xclip, clips, transformers):
+    model = transformers.AutoModel.from_pretrained(xclip).eval()
+    processor = transformers.AutoImageProcessor.from_pretrained(xclip, backend="pil")
+    places = [[0, 1, 2, 3], [0, 3, 5, 8], [0, 0, 1, 1], [0, 1, 2, 3]]
+    with torch.no_grad():
+        given = [[clip[k] for k in one] for clip, one in zip(clips, places, strict=True)]
+        want = [model.get_video_features(**processor(one, return_tensors="pt")).pooler_output[0] for one in given]
+    encoder = load_encoder(f"hf:{xclip}", "video")
+    got = encoder.encode_all(clips, 3)
+    assert_close(got, unit(torch.stack(want)))
+    assert_close(encoder.encode_all(clips, 1), got)
+    assert np.abs(got[:-1] - got[1:]).max(1).min() > 1e-3
+    assert (encoder.frames, encoder.space.modality) == (4, "video")
+    assert_close(load_encoder(f"hf:{xclip}", "text").encode_all(TEXTS), unit(features(xclip, "text", TEXTS)))
+
+
+def test_what_has_no_one_vector_is_refused(blip2, claps, xclip):
+    for modality in ("image", "text"):
+        with pytest.raises(ParameterError, match="Blip2Model, has no one vector"):
+            load_encoder(f"hf:{blip2}", modality)
+    for folder, options in ((claps["cut"], {"layer": 1}), (xclip, {"pooling": "mean"})):
+        with pytest.raises(ParameterError, match=next(iter(options))):
+            load_encoder(f"hf:{folder}", "video" if folder == xclip else "audio", **options)
+    with pytest.raises(ParameterError, match="modality='image'.*'text', 'audio'"):
+        load_encoder(f"hf:{claps['cut']}", "image")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tower_may_return_tensors(dtype):
+    weight = torch.nn.Parameter(torch.eye(2, dtype=dtype))
+    towers = {"text": lambda texts: torch.tensor([[len(text), 1] for text in texts], dtype=dtype) @ weight}
+    encoder = load_towers(towers, name="tensors", revision="1")["text"]
+    assert_close(encoder.encode_all(["a", "bbb", "cc"]), [[1, 1], [3, 1], [2, 1]])
+
+
+def test_a_prompt_is_put_before_each_text_and_is_part_of_the_space(bert):
+    plain, prompted = load_encoder(f"hf:{bert}"), load_encoder(f"hf:{bert}", prompt="red ")
+    assert_close(prompted.encode_all(TEXTS, 3), plain.encode_all([f"red {text}" for text in TEXTS], 3))
+    assert (prompted.space.prompt, plain.space.prompt) == ("red ", None)
+    assert prompted.fingerprint != plain.fingerprint
+    assert prompted.count_tokens(["cat"]) == plain.count_tokens(["red cat"])
 
 
 @pytest.mark.parametrize("modality", ["image", "text"])
@@ -264,6 +331,7 @@ def test_the_librarys_own_settings_are_left_as_they_were(bert, transformers):
         ({"modality": "image", "layer": 4, "pooling": "cls"}, "layer=4.* 3, the last"),
         ({"modality": "image", "layer": "first"}, "layer='first'"),
         ({"modality": "image", "layer": True}, "layer=True"),
+        ({"modality": "image", "prompt": "a "}, "prompt='a '"),
     ],
 )
 def test_options_that_cannot_be_are_refused(clip, options, message):
@@ -282,7 +350,7 @@ def test_items_of_the_wrong_kind_are_refused(bert, clip):
     with pytest.raises(DtypeError, match="int as a text"):
         load_encoder(f"hf:{bert}").encode_all([3])
     encoder = load_encoder(f"hf:{clip}", "image")
-    with pytest.raises(DtypeError, match="float as an image"):
+    with pytest.raises(DtypeError, match="float as image"):
         encoder.encode_all([3.0])
     with pytest.raises(ParameterError, match="single str"):
         encoder.encode("cat.png")

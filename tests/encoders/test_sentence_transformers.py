@@ -35,6 +35,42 @@ def test_mean_pooling_is_that_of_the_hf_adapter(tiny, bert):
     )
 
 
+def test_a_model_of_images_and_texts_gives_both(clip, images, tmp_path):
+    import sentence_transformers as library
+    import transformers
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    processor = transformers.CLIPProcessor(
+        transformers.AutoImageProcessor.from_pretrained(clip, backend="pil"),
+        transformers.AutoTokenizer.from_pretrained(clip),
+    )
+    transformers.AutoModel.from_pretrained(clip).save_pretrained(tmp_path / "clip")
+    processor.save_pretrained(tmp_path / "clip")
+    library.SentenceTransformer(modules=[Transformer(str(tmp_path / "clip"))], device="cpu").save_pretrained(
+        str(tmp_path / "saved")
+    )
+    model = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    name = f"sentence-transformers:{tmp_path / 'saved'}"
+    eyes, ears = load_encoder(name, "image"), load_encoder(name, "text")
+    pictures = [image for image in images if min(image.size) > 3]
+    np.testing.assert_allclose(eyes.encode_all(pictures, 2), model.encode(pictures), atol=1e-5)
+    np.testing.assert_allclose(ears.encode_all(TEXTS, 2), model.encode(TEXTS), atol=1e-5)
+    assert (eyes.space.modality, ears.space.modality) == ("image", "text")
+    assert eyes.fingerprint != ears.fingerprint
+    with pytest.raises(ParameterError, match="modality=None.*'text', 'image'"):
+        load_encoder(name)
+
+
+def test_prompts_by_name_or_as_they_are(sentences):
+    folder = sentences(prompts={"query": "red bird "})
+    want = load_encoder(f"sentence-transformers:{folder}").encode_all([f"red bird {text}" for text in TEXTS])
+    for prompt in ("query", "red bird "):
+        encoder = load_encoder(f"sentence-transformers:{folder}", prompt=prompt)
+        np.testing.assert_allclose(encoder.encode_all(TEXTS), want, atol=1e-5)
+        assert encoder.space.prompt == "red bird "
+        assert encoder.count_tokens(["cat"]) == [5]
+
+
 def test_refusals(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder, options, error, match in (

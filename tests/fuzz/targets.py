@@ -24,9 +24,8 @@ from layouts import LAYOUTS, picture
 from congruence import OrthogonalMap, datasets
 from congruence.cli import main
 from congruence.embed import open_items
-from congruence.embed.inputs import IMAGE_SUFFIXES
 from congruence.embeddings import Embeddings, Space
-from congruence.encoders import open_image
+from congruence.encoders import SUFFIXES, open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
 from congruence.io import contents, matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
@@ -364,7 +363,7 @@ TARGETS: dict[str, Target] = {
         for s in suffixes(lambda one: one.read_column is not None)
     },
     **{f"items{s}": Target(partial(write_items, s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
-    **{f"image{s}": Target(partial(write_image, s), read_image) for s in IMAGE_SUFFIXES},
+    **{f"image{s}": Target(partial(write_image, s), read_image) for s in SUFFIXES["image"]},
     "bundle": Target(write_bundle, read_bundle),
     "qrels": Target(write_judgments, read_judgments),
     "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),

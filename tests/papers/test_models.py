@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from congruence import Space
+from congruence.encoders import Encoder
 from congruence.errors import CorruptFileError, ParameterError, ShapeError
 from congruence_papers import run
 from congruence_papers.canonical import open_models, resolve_models
-from congruence_papers.features import SHARD
 
 pytestmark = pytest.mark.long
 
@@ -55,39 +56,39 @@ class PretendedData:
         return [(c, t, w.format(name)) for c, name in enumerate(CLASSES) for t, w in enumerate(self.templates)]
 
 
-class PretendedEncoder:
+class PretendedEncoder(Encoder):
     """Maps items to a common signal turned by the model's own rotation, with a gap between modalities."""
 
     calls: int = 0
     break_after: int | None = None
 
     def __init__(self, name: str, modality: str) -> None:
-        self.modality, self.fingerprint = modality, f"{name} {modality}"
+        self.space, self.fingerprint = Space(name, "1", modality, 8, True), f"{name.replace('/', '-')} {modality}"
         rng = np.random.default_rng(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
         self.turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
         self.classes = np.random.default_rng(0).normal(size=(len(CLASSES), 8))
 
     def _signal(self, item) -> np.ndarray:
-        if self.modality == "text":
+        if self.space.modality == "text":
             label, seed, gap = next(k for k, c in enumerate(CLASSES) if c in item), len(item), -1.0
         else:
             label, seed, gap = item.label, item.seed, 1.0
         row = self.classes[label] + 0.2 * np.random.default_rng(seed).normal(size=8) + gap
         return row / np.linalg.norm(row)
 
-    def encode(self, items, batch_size=64, callback=None):
+    def read(self, item):
+        return item
+
+    def _embed(self, items):
         type(self).calls += 1
         if self.break_after is not None and type(self).calls > self.break_after:
             raise KeyboardInterrupt
-        items = list(items)
-        for start in range(0, len(items), batch_size):
-            rows = np.stack([self._signal(item) @ self.turn for item in items[start : start + batch_size]])
-            yield rows.astype(np.float32)
+        return np.stack([self._signal(item) @ self.turn for item in items])
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    parts = {"train": PretendedData("train", SHARD + 44), "test": PretendedData("test", 60)}
+    parts = {"train": PretendedData("train", 300), "test": PretendedData("test", 60)}
     monkeypatch.setattr(PretendedEncoder, "calls", 0)
     where = {"root": tmp_path, "cache": tmp_path / "cache", "parts": parts}
     where["load_encoder"] = lambda name, modality, device, dtype: PretendedEncoder(name, modality)
@@ -106,7 +107,7 @@ def test_models_by_name_go_all_the_way(world):
     assert after["text_cosine"] == pytest.approx(1, abs=1e-5)
     assert rows[0]["pair"] == "openai-b32 → laion400m-b32"
     (facts,) = outcome.results["data"]
-    assert (facts["train_images"], facts["test_images"], facts["templates"]) == (SHARD + 44, 60, 2)
+    assert (facts["train_images"], facts["test_images"], facts["templates"]) == (300, 60, 2)
 
 
 def test_the_papers_own_pairs_run(world):
@@ -124,7 +125,7 @@ def test_chains_of_three_models_run(world):
 def test_what_is_cached_is_not_embedded_again(world):
     first = open_models("openai-b32/flava", "pets", **options(world))
     calls, opened = PretendedEncoder.calls, world["parts"]["train"].opened
-    assert calls == 2 * (2 + 1 + 1)
+    assert calls == 2 * (5 + 1 + 1)  # batches of 64: 300 and 60 images, 12 texts
     again = open_models("openai-b32/flava", "pets", **options(world))
     assert PretendedEncoder.calls == calls
     assert world["parts"]["train"].opened == opened
@@ -138,36 +139,32 @@ def test_a_run_that_was_stopped_goes_on(world, monkeypatch):
     monkeypatch.setattr(PretendedEncoder, "break_after", None)
     opened = world["parts"]["train"].opened
     open_models("openai-b32/flava", "pets", **options(world))
-    # The first model's first shard is there; only its remainder and the second model's images are opened.
-    assert world["parts"]["train"].opened - opened == 44 + SHARD + 44
-    assert not list(world["cache"].rglob("*.tmp"))
+    # The first model's first batch is there; only its remainder and the second model's images are opened.
+    assert world["parts"]["train"].opened - opened == 300 - 64 + 300
 
 
 def test_other_weights_are_another_entry(world):
     open_models("openai-b32/flava", "pets", **options(world))
     folders = len(list(world["cache"].iterdir()))
     open_models("openai-b32/siglip", "pets", **options(world))
-    assert len(list(world["cache"].iterdir())) == folders + 3
+    assert len(list(world["cache"].iterdir())) == folders + 2  # of images and of texts
 
 
 def test_a_damaged_cache_is_named(world):
     open_models("openai-b32/flava", "pets", **options(world))
-    path = sorted(world["cache"].rglob("*.npy"))[0]
-    path.write_bytes(b"nothing")
-    with pytest.raises(CorruptFileError, match=path.name):
-        open_models("openai-b32/flava", "pets", **options(world))
-    np.save(path, np.ones((2, 8), np.float32))
-    with pytest.raises(CorruptFileError, match="Got 2 vectors"):
+    path = sorted(world["cache"].iterdir())[0]
+    path.write_bytes(b"nothing" * 100)
+    with pytest.raises(CorruptFileError, match=re.escape(path.name)):
         open_models("openai-b32/flava", "pets", **options(world))
 
 
 def test_an_encoder_that_loses_rows_is_refused(world):
     class Lossy(PretendedEncoder):
-        def encode(self, items, batch_size=64, callback=None):
-            yield from super().encode(list(items)[:-1], batch_size, callback)
+        def _embed(self, items):
+            return super()._embed(items)[:-1]
 
     broken = {**options(world), "load_encoder": lambda name, modality, device, dtype: Lossy(name, modality)}
-    with pytest.raises(ShapeError, match=f"for {SHARD} items"):
+    with pytest.raises(ShapeError, match="for 64 items"):
         open_models("openai-b32/flava", "pets", **broken)
 
 

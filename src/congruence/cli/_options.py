@@ -116,7 +116,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 #: Parameters of every encoder, for ``--set``.
-MODEL = {"dtype": "auto", "revision": str, "pooling": str, "normalize": bool, "safetensors_only": True}
+MODEL = {"dtype": "auto", "revision": str, "pooling": str, "normalize": bool, "safetensors_only": True, "prompt": str}
 
 
 class PlainValues:

@@ -1,4 +1,4 @@
-"""``congruence embed``: encode images or texts into a file of vectors."""
+"""``congruence embed``: encode texts, images, audio or videos into a file of vectors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from congruence.errors import ParameterError
 
 
 def embed(
-    encoder: str = argument(..., "Model name or path: hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…."),
-    inputs: str = argument(..., "Folder of images, .csv, .jsonl, .parquet, .txt, or a data set.", metavar="INPUT"),
+    encoder: str = argument(..., "Model: hf:…, open_clip:…, sentence-transformers:…, timm:…, onnx:… or openai:…."),
+    inputs: str = argument(..., "Folder of files, .csv, .jsonl, .parquet, .txt, or a data set.", metavar="INPUT"),
     *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
-    modality: str | None = option(None, "image or text, if INPUT does not determine it."),
-    column: str | None = option(None, "Column of texts, or of image paths."),
+    modality: str | None = option(None, "image, text, audio or video, if INPUT does not determine it."),
+    column: str | None = option(None, "Column of texts, or of paths."),
     ids: str | None = option(None, "Column of the ids."),
     split: str = option("test", "Split of a data set; for SugarCrepe: captions or negatives."),
     root: str | None = option(None, "Folder that contains the data set."),
@@ -29,11 +29,11 @@ def embed(
     layer: str | None = option(None, "Number of the hidden layer to pool, or all."),
     cache: str | None = option(None, "Folder that caches vectors by encoder and content."),
     engine: Engine = "local",
-    settings: dict[str, Any] = settable(on_error="fail", shard_size=int, **MODEL, **JOB),
+    settings: dict[str, Any] = settable(on_error="fail", shard_size=int, price=float, **MODEL, **JOB),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Encode images or texts; after an interruption, run the same command again to resume.
+    """Encode texts, images, audio or videos; after an interruption, run the same command again to resume.
 
     Example: congruence embed sentence-transformers:all-MiniLM-L6-v2 titles.txt -o titles.parquet
 
@@ -43,13 +43,7 @@ def embed(
     from congruence.embed import embed, open_items
     from congruence.encoders import ADAPTERS, load_encoder
 
-    chosen: int | str | None = layer
-    if layer is not None and layer != "all":
-        try:
-            chosen = int(layer)
-        except ValueError:
-            problem = f"Got --layer {layer}; expected a whole number or all."
-            raise ParameterError(problem, "Pass --layer -1 for the last layer, or --layer all.") from None
+    chosen = int(layer) if layer and layer.lstrip("-").isdecimal() else layer
     if encoder.partition(":")[0] not in ADAPTERS and inputs.partition(":")[0] in ADAPTERS:
         raise ParameterError(f"{inputs} is the encoder, which comes first.", exchanged(encoder, inputs))
     runner = EngineOptions.of(engine, settings)
@@ -65,20 +59,23 @@ def embed(
         data = open_itemset(inputs, column=column, id_column=ids, modality=modality)
         with progress("embedding", data.n, as_json) as callback:
             encoding = EncoderOptions(encoder, data.modality, layer=chosen, **model_options)
-            job = embed_dataset(
-                encoding,
-                data,
-                out,
-                engine=runner.open(),
-                batch_size=batch_size,
-                bad_rows=runner.bad_rows,
-                force=force,
-                callback=callback,
-            )
+            shared: dict[str, Any] = {
+                "batch_size": batch_size,
+                "bad_rows": runner.bad_rows,
+                "force": force,
+                "callback": callback,
+            }
+            job = embed_dataset(encoding, data, out, engine=runner.open(), **shared)
         print_job("embedded", job, as_json=as_json)
         return
     check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=ids, split=split, root=root)
+    if (price := settings.pop("price", None)) is not None:
+        if items.modality != "text":
+            raise ParameterError(f"Got --set price={price} for {items.modality} items.", "Leave it out.")
+        size = sum(len(f"{items.fetch(k)}".encode()) for k in range(len(items)))
+        tokens = size / 4 + len(items) * len(model_options.get("prompt") or "") / 4
+        say_error(f"about {tokens:,.0f} tokens (4 bytes each), {tokens * price / 1e6:,.2f} at {price} per million")
     model = load_encoder(encoder, items.modality, layer=chosen, **model_options)
     try:
         with progress("embedding", len(items), as_json) as callback:

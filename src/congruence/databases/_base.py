@@ -255,6 +255,12 @@ class NewVectors(NamedTuple):
     element_type: str
     note: dict[str, str]
 
+    def space(self, old: Space) -> Space:
+        """Return the space of new vectors in the place of those of a space; unknown if that is."""
+        if old == Space():
+            return old
+        return Space(self.note.get("model") or None, self.note.get("revision"), old.modality, self.dim)
+
 
 class Database(ABC):
     """Vectors in a database that is open for a migration; a context manager.

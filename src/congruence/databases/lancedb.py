@@ -467,13 +467,14 @@ class LanceDB(ColumnDatabase):
         self._move_space(suffix == OLD)
 
     def _move_space(self, away: bool) -> None:
-        """Let the table state no space while readers see the new vectors; the old column's metadata keeps it."""
+        """Let the table state the space of the vectors that readers see; the old column's metadata keeps its own."""
         data, old = self._open(), self._names()[1]
         stated = decoded_metadata(data.schema.metadata).get(SPACE_KEY)
         kept = decoded_metadata(data.schema.field(old).metadata).get(_OLD_SPACE)
-        if away and stated is not None:
+        if away and stated is not None and kept is None:
             data.update_field_metadata({quoted(old): {_OLD_SPACE: stated}})
-            data.update_schema_metadata({SPACE_KEY: None})
+            new = self._made().space(base.space_in({SPACE_KEY: stated}, self._place))
+            data.update_schema_metadata({SPACE_KEY: json.dumps(new.to_dict()) if new.model else None})
         if not away and kept is not None:
             data.update_schema_metadata({SPACE_KEY: kept})
             data.update_field_metadata({quoted(old): {_OLD_SPACE: None}})

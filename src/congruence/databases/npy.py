@@ -133,8 +133,6 @@ class Npy(FileDatabase):
             return
         text = kept.read_bytes()
         if self._stage is Stage.SWITCHED:
-            record = self._record()
-            space = Space(model=record.note.get("model") or None, dim=record.dim)
-            text = (json.dumps(space.to_dict()) + "\n").encode()
+            text = (json.dumps(self._made().space(self._old_space()).to_dict()) + "\n").encode()
         with suppress(OSError), atomic_path(self._space_file) as temporary:
             temporary.write_bytes(text)

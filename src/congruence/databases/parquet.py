@@ -28,10 +28,11 @@ from congruence.databases._files import (
 )
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
-from congruence.io import parse_spec
+from congruence.io import SPACE_KEY, parse_spec
 from congruence.io.arrow import ArrowTable, open_arrow
 from congruence.io.columns import Columns, is_list
 from congruence.io.dataset import data_files
+from congruence.io.folder import MARKER, mark_parts, why_no_parts
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, open_parquet
 from congruence.io.reading import reading
@@ -216,6 +217,8 @@ class Tables(FileDatabase):
                     raise FileError(f"{path} is a link to a folder.", "Replace it by the folder itself.")
             if whole:
                 shutil.copytree(root, temporary, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+                if why_no_parts(root) is None:  # the folder states the space of its parts
+                    mark_parts(temporary, self._made().space(space_in({SPACE_KEY: (root / MARKER).read_text()}, root)))
             places = [temporary / part.path.relative_to(root) if whole else temporary for part in self._parts]
             jobs = [NewFile(number, str(place.absolute())) for number, place in enumerate(places)]
             for _ in map(self.write_part, jobs) if self.engine is None else self.engine.run(self.write_part, jobs):
@@ -223,15 +226,14 @@ class Tables(FileDatabase):
 
     def write_part(self, job: NewFile) -> dict[str, object]:
         part, new, record = self._parts[job.number], self._new_vectors(), self._record()
-        note, dtype = record.note, self._written_as(part, record.element_type)
-        stated = self._space(part.table.schema) != Space()  # else the new file states none either
+        dtype = self._written_as(part, record.element_type)
         layout = TableLayout(
             Columns(part.table.schema, self._column, self._id_column),
             dim=new.dim,
             dtype=dtype,
             has_ids=False,
             id_type=pa.string(),
-            space=Space(model=note.get("model") or None, dim=new.dim) if stated else Space(),
+            space=self._made().space(self._space(part.table.schema)),  # none if the old file states none
             path=self._subject,
         )
         schema = layout.schema

@@ -15,6 +15,7 @@ from congruence import datasets
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
+from congruence.encoders import ENCODED, SUFFIXES
 from congruence.errors import FileError, ParameterError, ShapeError
 from congruence.io import find_format, parse_spec, read_column, read_ids
 
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from congruence._utils.typing import Ids
 
 
-#: Suffixes of the files that count as images in a folder.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
+_PATHS = ("path", "file", "filename", "file_name")
 
-#: Names of the columns that are used by default: for texts, for paths of images, and (below) for ids.
+#: Names of the columns that are used by default: for texts, for paths of other items, and (below) for ids. Without a
+#: modality, a column of paths whose name does not tell it is one of images.
 COLUMNS = {
     "text": ("text", "caption", "sentence", "title"),
-    "image": ("image", "path", "file", "filename", "file_name", "image_path"),
+    "audio": ("audio", "audio_path", *_PATHS),
+    "video": ("video", "video_path", *_PATHS),
+    "image": ("image", "image_path", *_PATHS),
 }
 ID_COLUMNS = ("id", "ids")
 
@@ -40,7 +43,7 @@ class Items:
     name: str  # where the items come from, for reports
     modality: str
     ids: np.ndarray  # (n,), unique
-    fetch: Callable[[int], object]  # from a row number to a text, a ``Path``, bytes or a ``PIL.Image``
+    fetch: Callable[[int], object]  # from a row number to a text, a ``Path``, bytes, or a decoded item
     #: From a row number to a string that changes when the item does, as far as it can tell without reading it.
     stamp: Callable[[int], str]
 
@@ -50,8 +53,8 @@ class Items:
         return cls(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
 
     @classmethod
-    def of_files(cls, name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
-        """Return images in files, with paths relative to a folder, as items."""
+    def of_files(cls, name: str, ids: Ids, base: Path, paths: list[str], modality: str = "image") -> Items:
+        """Return files, with paths relative to a folder, as items."""
 
         def stamp(row: int) -> str:
             try:
@@ -60,7 +63,7 @@ class Items:
                 return "missing"
             return f"{status.st_size} {status.st_mtime_ns}"
 
-        return cls(name, "image", as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
+        return cls(name, modality, as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,32 +83,33 @@ def open_items(
     Parameters
     ----------
     spec : str or path-like
-        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``,
-        ``.jsonl`` or ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with
-        one text per line; or the name of an image data set (an entry point of the group ``congruence.image_sets``), for
-        its images or its prompts.
+        A folder of files with a suffix in ``congruence.encoders.SUFFIXES``, searched recursively (without ``modality``,
+        its images if it has any); the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or
+        ``.parquet`` with a column of texts or of paths (relative to the table's folder; of a video, also of a folder of
+        frames); a ``.txt`` with one text per line; or the name of an image data set (an entry point of the group
+        ``congruence.image_sets``), for its images or its prompts.
     modality, column, id_column
         By default the only column with a name in ``COLUMNS``, which also tells the modality, and ``id`` or ``ids``.
-        Without ids, the id of an image is its path, and that of a text its row number; that of a prompt is
-        ``class:template``, both as numbers.
+        Without ids, the id of a file is its path, that of a text its row number, that of a prompt ``class:template``.
     split, root
         Split of a data set, and the folder that contains its folder, or that folder itself. The splits of SugarCrepe
         are ``"captions"`` and ``"negatives"``, which have the same ids.
     """
     if modality is not None:
-        check_choice(modality, ("image", "text"), "modality")
+        check_choice(modality, ENCODED, "modality")
     path = Path(spec).expanduser()
     if path.is_file() and path.suffix.lower() != ".txt":
         return _table(path, modality, column, id_column)
     if path.is_file() or path.is_dir():
         captions = path.is_dir() and any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES)
-        what, kind = ("images", "image") if path.is_dir() and not captions else ("texts", "text")
-        if column or id_column or modality not in (None, kind):
+        texts = captions or path.is_file()
+        if column or id_column or (modality is not None and (modality == "text") != texts):
+            what = "texts" if texts else "images, audio or videos"
             fix = "Leave out `modality=…` and the columns, or pass a table (.csv, .jsonl or .parquet)."
             raise ParameterError(f"Got `modality={modality!r}` or a column for {path}, which has {what} only.", fix)
-        return _sugarcrepe(path, split) if captions else _folder(path) if path.is_dir() else _lines(path)
+        return _sugarcrepe(path, split) if captions else _lines(path) if texts else _folder(path, modality)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
-        problem = f"Got nothing at {spec}; expected images, a table, or the name of a data set."
+        problem = f"Got nothing at {spec}; expected a folder, a table, or the name of a data set."
         raise FileError(problem, "Check the path.")
     return _dataset(str(spec), modality, split, root)
 
@@ -118,16 +122,18 @@ def _sugarcrepe(path: Path, split: str) -> Items:
     return Items.of_texts(f"{path}:{split}", data.ids, texts)
 
 
-def _folder(path: Path) -> Items:
-    images = []
-    for parent, folders, files in os.walk(path):
+def _folder(path: Path, modality: str | None) -> Items:
+    files = []
+    for parent, folders, names in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [Path(parent, name) for name in files if not name.startswith(".")]
-    images = [image for image in images if image.suffix.lower() in IMAGE_SUFFIXES]
-    if not images:
-        raise FileError(f"Got no image in {path}.", f"Pass a folder with files ending in {', '.join(IMAGE_SUFFIXES)}.")
-    ids = sorted(file.relative_to(path).as_posix() for file in images)
-    return Items.of_files(str(path), ids, path, ids)
+        files += [Path(parent, name) for name in names if not name.startswith(".")]
+    found = {kind: [file for file in files if file.suffix.lower() in SUFFIXES[kind]] for kind in SUFFIXES}
+    modality = modality or next((kind for kind in SUFFIXES if found[kind]), "image")
+    if not found[modality]:
+        listed = ", ".join(SUFFIXES[modality])
+        raise FileError(f"Got no {modality} in {path}.", f"Pass a folder with files ending in {listed}.")
+    ids = sorted(file.relative_to(path).as_posix() for file in found[modality])
+    return Items.of_files(str(path), ids, path, ids, modality)
 
 
 def _lines(path: Path) -> Items:
@@ -143,7 +149,7 @@ def _read(values: np.ndarray, path: Path) -> list[str]:
 
 def _table(path: Path, modality: str | None, column: str | None, id_column: str | None) -> Items:
     if path.suffix.lower() not in (".csv", ".jsonl", ".parquet"):
-        expected = "a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name"
+        expected = "a folder of images, audio or video, a .csv, .jsonl, .parquet or .txt, or a data set's name"
         raise ParameterError(f"Got {str(path)!r}; expected {expected}.", "Convert the file to one of these.")
     kind = find_format(path)
     names = [*(kind.shapes or kind.listing)(str(path))]
@@ -153,10 +159,10 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     if id_column:
         ids: Ids = read_ids(f"{path}:{id_column}")
     else:
-        ids = values if modality == "image" else id_texts(np.arange(len(values)))
-    if modality == "image":
-        return Items.of_files(name, ids, path.parent, values)
-    return Items.of_texts(name, ids, values)
+        ids = id_texts(np.arange(len(values))) if modality == "text" else values
+    if modality == "text":
+        return Items.of_texts(name, ids, values)
+    return Items.of_files(name, ids, path.parent, values, modality)
 
 
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
@@ -165,7 +171,7 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
     if column is not None and column not in names:
         expected = f"one of those in {path}: {listed}"
         raise ParameterError(argument="column", got=column, expected=expected, fix="Pass one of these.")
-    kinds = (modality,) if modality else ("text", "image")
+    kinds = (modality,) if modality else tuple(COLUMNS)
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
         if len(known) != 1:
@@ -173,8 +179,8 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
             raise ParameterError(problem, "Pass `column=…` and `modality=…`.")
         column = next(iter(known))
     if modality is None and column not in known:
-        problem = f"The name of the column {column!r} of {path} does not say whether it contains texts or image paths."
-        raise ParameterError(problem, "Pass `modality='image'` or `modality='text'`.")
+        problem = f"The name of the column {column!r} of {path} does not say what it contains."
+        raise ParameterError(problem, f"Pass `modality=…` with one of {', '.join(ENCODED)}.")
     return column, modality or known[column]
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -25,13 +25,16 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embeddings import Space
-from congruence.encoders import Encoder, item_digest, open_image
+from congruence.encoders import Encoder, Item, item_digest
 from congruence.io import find_sink, open_sink
 from congruence.io.folder import mark_parts, why_no_parts
 from congruence.io.ids import arrow_ids, id_type_of
 
-#: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
+#: Default number of items per part of the hidden folder.
 PART_ITEMS = 4096
+
+#: Encoded vectors are written down this often, and when a run stops: each time, the disk is waited for.
+WRITE_SECONDS = 1.0
 
 #: Number of rows that are written at a time.
 _WRITTEN = 500
@@ -89,15 +92,7 @@ def embed(
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
-
-    Raises
-    ------
-    ParameterError, ModalityError, IdError, OutputExistsError
-        Before any work, if an option is invalid, the items have another modality than the encoder, ids do not fit the
-        ``.ids.txt`` file, or the output exists.
-    FileError, CorruptFileError, InputError
-        If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
+        Number of items per part of the output folder.
     """
     started = time.perf_counter()
     output = Path(output)
@@ -132,7 +127,7 @@ def embed(
             raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
         ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
-        _write(run, finished, parts, output, ids_file, force, named=shard_size is not None)
+        _write(run, finished, parts, output, ids_file, force=force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
@@ -155,7 +150,7 @@ def embed(
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
-        problem = f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s."
+        problem = f"Got {items.modality} items ({items.name}) for an encoder of {encoder.space.modality}."
         raise errors.ModalityError(problem, f"Load the encoder with `modality={items.modality!r}`.")
     kind = find_sink(output)
     if output.suffix and (encoder.n_layers or shard_size):
@@ -203,9 +198,19 @@ class EncoderRun:
             self.resumed += len(done)
             if self.callback is not None:
                 self.callback(len(done))
-        vectors = self.encode(missing)
-        finished.put({keys[row]: vector for row, vector in vectors.items()})
-        whole = [(row, key) for row, key in keys.items() if key in done or row in vectors]
+        encoded: set[int] = set()
+        held: dict[str, np.ndarray] = {}
+        written = time.monotonic()
+        try:
+            for vectors in self._batches(missing):
+                held |= {keys[row]: vector for row, vector in vectors.items()}
+                encoded |= vectors.keys()
+                if time.monotonic() - written > WRITE_SECONDS:
+                    finished.put(held)
+                    held, written = {}, time.monotonic()
+        finally:
+            finished.put(held)
+        whole = [(row, key) for row, key in keys.items() if key in done or row in encoded]
         return np.array(whole, [("row", np.int64), ("key", "S32")])
 
     def _key(self, row: int) -> str:
@@ -214,59 +219,80 @@ class EncoderRun:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def encode(self, rows: Sequence[int]) -> dict[int, np.ndarray]:
-        """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
+        """Return the vectors of rows; failures are recorded."""
+        return {row: vector for vectors in self._batches(rows) for row, vector in vectors.items()}
+
+    def _batches(self, rows: Sequence[int]) -> Iterator[dict[int, np.ndarray]]:
+        """Yield the vectors of each batch by row, reading one batch ahead of the model."""
         batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
-        vectors: dict[int, np.ndarray] = {}
         for batch in run_ahead(list(self.pool.map(self._fetch, batch)) for batch in batches):
-            vectors |= self._encode_batch(batch)
+            vectors, failed = self._encode_batch(batch)
+            yield vectors
+            for row, error in failed.items():
+                self._fail(row, error)
             if self.callback is not None:
                 self.callback(len(batch))
-        return vectors
 
     def _fetch(self, row: int) -> _Fetched:
         """Return a row, its digest if there is a cache, and the item, or the error if it cannot be read."""
         try:
             item = self.items.fetch(row)
-            if isinstance(item, os.PathLike):
-                try:
-                    item = Path(os.fsdecode(item)).read_bytes()
-                except FileNotFoundError:
-                    raise errors.FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
+            # A video stays on the disk, as it may be large, or a folder.
+            if isinstance(item, os.PathLike) and self.items.modality != "video":
+                item = Path(item).read_bytes()
             return row, item_digest(item) if self.cache is not None else None, item
+        except FileNotFoundError as error:
+            return row, None, errors.FileError(f"No {self.items.modality} at {error.filename}.", "Check the path.")
         except (errors.CongruenceError, OSError) as error:
             return row, None, error
 
-    def _encode_batch(self, batch: list[_Fetched]) -> dict[int, np.ndarray]:
-        """Return the vectors of a batch by row, from the cache if available."""
+    def _encode_batch(self, batch: list[_Fetched]) -> tuple[dict[int, np.ndarray], dict[int, Exception]]:
+        """Return the vectors of a batch by row, from the cache if available, and the errors by row."""
         known = self.cache.get([digest for _, digest, _ in batch if digest]) if self.cache is not None else {}
         # Equal items have equal names, if they have digests.
         names = {row: digest or f"row {row}" for row, digest, _ in batch}
         failed = {names[row]: item for row, _, item in batch if isinstance(item, Exception)}
-        items = {names[row]: item for row, _, item in batch if names[row] not in known and names[row] not in failed}
+        rest = {names[row]: item for row, _, item in batch if names[row] not in known and names[row] not in failed}
         fresh: dict[str, np.ndarray] = {}
         good: dict[str, object] = {}
-        for name, item in zip(items, self.pool.map(_decoded, items.values()), strict=True):
+        for name, item in zip(rest, self.pool.map(self._read, rest.values()), strict=True):
             if isinstance(item, Exception):
                 failed[name] = item
             else:
                 good[name] = item
-        try:
-            fresh = dict(zip(good, self.encoder.encode_all(list(good.values()), max(len(good), 1)), strict=True))
-        except errors.InputError:  # encoded one by one to find which
-            for name, item in good.items():
-                try:
-                    fresh[name] = self.encoder.encode_all([item], 1)[0]
-                except errors.InputError as error:
-                    failed[name] = error
+        got: Any = self._vectors(list(good.values()))
+        if isinstance(got, Exception):  # encoded one by one to find which
+            got = [self._vectors([item]) for item in good.values()]
+        for name, one in zip(good, got, strict=True):
+            if isinstance(one, Exception):
+                failed[name] = one
+            else:
+                fresh[name] = one.reshape(-1)
         self.encoded += len(fresh)
         if self.cache is not None and fresh:
             self.cache.put(fresh)
         known |= fresh
-        for row in (row for row, name in names.items() if name in failed):
-            self._fail(row, failed[names[row]])
         out = {row: known[name] for row, name in names.items() if name not in failed}
         self.cached += len(out) - len(fresh)
-        return out
+        return out, {row: failed[name] for row, name in names.items() if name in failed}
+
+    def _read(self, item: Item) -> Item | Exception:
+        """Return a decoded item, or the error if it cannot be decoded."""
+        try:
+            return self.encoder.read(item)
+        except (errors.InputError, errors.FileError) as error:
+            return error
+
+    def _vectors(self, items: list[Item]) -> np.ndarray | Exception:
+        """Return the vectors of decoded items, or an error that may be due to one of them."""
+        try:
+            return self.encoder.encode_all(items, max(len(items), 1))
+        except errors.CongruenceError as error:
+            if isinstance(error, errors.InputError) and not isinstance(error, errors.ShapeError):
+                return error
+            raise
+        except Exception as error:  # of the model's library
+            return errors.FileError(f"Got {type(error).__name__} ({error}) from the model.", "Leave the item out.")
 
     def _fail(self, row: int, error: Exception) -> None:
         name = str(self.items.ids[row])
@@ -277,23 +303,8 @@ class EncoderRun:
         self.failures.append({"id": name, "error": str(error)})
 
 
-def _decoded(item: object) -> object:
-    """Return a text, a decoded image, or the error if an image cannot be decoded."""
-    try:
-        return item if isinstance(item, str) else open_image(item)
-    except errors.CongruenceError as error:
-        return error
-
-
 def _write(
-    run: EncoderRun,
-    finished: VectorCache,
-    parts: list[np.ndarray],
-    output: Path,
-    ids_file: Path | None,
-    force: bool,
-    *,
-    named: bool,
+    run: EncoderRun, finished: VectorCache, parts: list[np.ndarray], output: Path, ids_file: Path | None, **how: bool
 ) -> None:
     """Write the rows as one output, or each layer as a file of it, and the ids as lines of a file if there is one."""
     encoder, ids = run.encoder, arrow_ids(run.items.ids)
@@ -301,10 +312,10 @@ def _write(
     facts: dict[str, Any] = {"n": sum(map(len, parts)), "dim": width, "has_ids": True, "id_type": id_type_of(ids.type)}
     with ExitStack() as stack:
         if encoder.n_layers is None:
-            names = [(f"part_{k}", len(part)) for k, part in enumerate(parts)] if named else None
-            sinks = [open_sink(output, space=encoder.space, force=force, parts=names, **facts)]
+            names = [(f"part_{k}", len(part)) for k, part in enumerate(parts)] if how["named"] else None
+            sinks = [open_sink(output, space=encoder.space, force=how["force"], parts=names, **facts)]
         else:
-            folder = stack.enter_context(atomic_path(output, force=force, directory=True, foreign=why_no_parts))
+            folder = stack.enter_context(atomic_path(output, force=how["force"], directory=True, foreign=why_no_parts))
             mark_parts(folder, Space())
             places = [(folder / f"layer_{k}.parquet", encoder.layer_space(k)) for k in range(encoder.n_layers)]
             sinks = [open_sink(path, space=space, **facts) for path, space in places]

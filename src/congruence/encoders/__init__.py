@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import ENCODED, POOLINGS, Encoder, EncoderOptions, item_digest, open_image
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions
+from congruence.encoders._items import ENCODED, SUFFIXES, Item, item_digest, open_image
+from congruence.encoders.tower import TowerEncoder, load_towers
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -14,10 +16,14 @@ __all__ = [
     "ENCODED",
     "PAIRS",
     "POOLINGS",
+    "SUFFIXES",
     "Encoder",
     "EncoderOptions",
+    "Item",
+    "TowerEncoder",
     "item_digest",
     "load_encoder",
+    "load_towers",
     "open_image",
 ]
 
@@ -28,6 +34,7 @@ ADAPTERS = {
     "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
     "timm": ("congruence.encoders.timm", "TimmEncoder"),
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
+    "openai": ("congruence.encoders.openai", "OpenAIEncoder"),
 }
 
 #: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
@@ -42,25 +49,11 @@ PAIRS = {
 
 
 def load_encoder(name: str, modality: str | None = None, **options: Any) -> Encoder:
-    """Load a frozen model by name. No code distributed with a model is run.
+    """Load a frozen model by name, or one tower of it. No code distributed with a model is run.
 
-    Parameters
-    ----------
-    name : str
-        ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>`` or
-        ``onnx:<path>``.
-    modality : {"image", "text"}, optional
-        Tower to load; optional for a model with one tower.
-    **options
-        ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only`` and
-        ``description``; see ``EncoderOptions``.
-
-    Raises
-    ------
-    ParameterError
-        If the adapter, modality, device, dtype, layer or pooling is unknown or not supported by the adapter.
-    MissingExtraError, FileError
-        If the adapter's library is not installed; if the model cannot be found or loaded.
+    ``name`` is ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``,
+    ``timm:<name>``, ``onnx:<path>`` or ``openai:<name>``; for any other model see ``load_towers``. ``modality``, one of
+    ``ENCODED``, is optional for a model with one tower. The other options are those of ``EncoderOptions``.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:

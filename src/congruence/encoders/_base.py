@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 from abc import ABC, abstractmethod
@@ -16,20 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from congruence._utils.arrays import namespace
+from congruence._utils.arrays import namespace, to_numpy
 from congruence._utils.optional import choose_device, require
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
-from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
+from congruence.encoders._items import Item, open_audio, open_image, open_video
+from congruence.errors import CongruenceError, DtypeError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
     from torch.nn import Module
-
-#: Kinds of items that can be encoded.
-ENCODED = ("image", "text")
 
 #: Ways to reduce the hidden states of an item's tokens to one vector.
 POOLINGS = ("cls", "mean", "cls_mean", "last")
@@ -37,15 +33,8 @@ POOLINGS = ("cls", "mean", "cls_mean", "last")
 #: Precisions of matrix products, which autocast sets; the weights stay in float32.
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 
-#: Raster formats only, since Pillow would pass PostScript to an interpreter.
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-
-
 #: Is called with the number of items of each batch.
 Callback: TypeAlias = Callable[[int], object] | None
-
-#: An item to encode: a text, or an image as a path, the bytes of a file, or a decoded image.
-Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 
 @dataclass(frozen=True)
@@ -54,25 +43,24 @@ class EncoderOptions:
 
     Parameters
     ----------
-    device : str, default="auto"
-        ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; by default the first of these that is available.
-    dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
-        Precision of matrix products (autocast); by default float16 on CUDA, float32 elsewhere.
+    device, dtype
+        By default the first available of ``"cuda"``, ``"mps"`` and ``"cpu"``; the precision of matrix products
+        (autocast), by default float16 on CUDA, float32 elsewhere.
     revision : str, optional
-        Branch, tag or commit on the Hugging Face hub.
+        Branch, tag or commit on the Hugging Face hub; of ``openai:`` any text that tells versions apart.
     layer : int or "all", optional
         For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
         ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        The [CLS] token; the mean of an image's patches or of a text's tokens, without padding; both, concatenated; or
-        the last token of a text.
+        The [CLS] token; the mean of patches or tokens, without padding; both, concatenated; or a text's last token.
     normalize : bool, optional
         Scale rows to unit norm; by default for the towers of dual encoders, and for sentence encoders that do so.
     safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
-        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format.
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
+    prompt : str, optional
+        Text to put before each text; for ``sentence-transformers:`` also the name of one of the model's prompts.
     """
 
     name: str
@@ -85,6 +73,7 @@ class EncoderOptions:
     normalize: bool | None = None
     safetensors_only: bool = True
     description: Mapping[str, object] | str | os.PathLike[str] | None = None
+    prompt: str | None = None
 
     def check(self, offered: tuple[str, ...], *refused: str) -> str:
         """Return the modality to encode: the requested one, or the only one; refuse options that are not supported."""
@@ -95,6 +84,8 @@ class EncoderOptions:
         if modality not in offered:
             fix = f"Pass one of {', '.join(map(repr, offered))}."
             raise ParameterError(f"Got `modality={modality!r}` for {self.name!r}.", fix)
+        if self.prompt and modality != "text":
+            raise ParameterError(f"Got `prompt={self.prompt!r}` for {modality} items.", "Leave out `prompt=…`.")
         return modality
 
     @property
@@ -120,24 +111,23 @@ class Encoder(ABC):
     - ``fingerprint``: Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer,
       pooling, normalization, precision. Together with ``item_digest`` it identifies an embedding.
     - ``n_layers``: Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
+    - ``rate``, ``frames``: Samples a second of the audio, and frames of a video, that the model takes.
     """
 
     space: Space
     fingerprint: str
     n_layers: int | None = None
+    rate: int = 48_000
+    frames: int = 8
+    _prompt: str = ""  # put before each text, unless a library does it
 
     def encode(self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None) -> Iterator[np.ndarray]:
         """Encode items in order, one batch at a time: float32 of shape (b, dim).
 
-        ``items`` are str, or images as a path, the bytes of a file, or a ``PIL.Image``; ``callback`` is called with the
-        number of items of each batch once it is encoded.
-
-        Raises
-        ------
-        FileError, CorruptFileError
-            If an image is missing or cannot be decoded.
-        NotFiniteError, ZeroRowError
-            If the model returns NaN, infinity or only zeros for an item, which can happen in half precision.
+        ``items`` are str; images, audio or videos as a path or the bytes of a file; or, decoded, a ``PIL.Image``, an
+        array of samples and its rate, or a list of frames. ``callback`` is called with the number of items of each
+        encoded batch. ShapeError, NotFiniteError or ZeroRowError is raised if the model does not return one vector of
+        the space's width for each item, or one with NaN, infinity or only zeros (as half precision may).
         """
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
@@ -147,7 +137,7 @@ class Encoder(ABC):
     def _batches(self, items: Iterator[Item], batch_size: int, callback: Callback) -> Iterator[np.ndarray]:
         start = 0
         while batch := list(islice(items, batch_size)):
-            vectors = np.array(self._embed([self._read(item) for item in batch]), dtype=np.float32, order="C")
+            vectors = self._vectors([self.read(item) for item in batch])
             parts = vectors.reshape(len(batch) * (self.n_layers or 1), -1)
             numbers = [str(start + k // (self.n_layers or 1)) for k in range(len(parts))]
             check_rows(parts, f"vectors of {self.space.model}", ids=numbers)
@@ -179,14 +169,31 @@ class Encoder(ABC):
         """Return the number of tokens of each text that the model processes, after truncation; None if unknown."""
         return None
 
-    def _read(self, item: Item) -> Item:
-        """Check one item and decode it."""
-        if self.space.modality == "image":
-            return open_image(item)
-        if not isinstance(item, str):
+    def read(self, item: Item) -> Item:
+        """Check one item and decode it; one that is decoded already stays as it is."""
+        modality = self.space.modality
+        if modality == "text" and not isinstance(item, str):
             problem = f"Got {type(item).__name__} as a text for {self.space.model!r}."
-            raise DtypeError(problem, "Pass str, or `modality='image'`.")
-        return item
+            raise DtypeError(problem, "Pass str, or another `modality=…`.")
+        if modality == "audio":
+            return open_audio(item, self.rate)
+        return (
+            open_image(item) if modality == "image" else open_video(item, self.frames) if modality == "video" else item
+        )
+
+    def _vectors(self, items: list[Item]) -> np.ndarray:
+        """Return the vectors of decoded items, as many as there are items and of the space's width."""
+        got = self._embed([f"{self._prompt}{item}" for item in items] if self._prompt else items)
+        try:
+            vectors = np.array(to_numpy(got), dtype=np.float32, order="C")
+        except (TypeError, ValueError) as error:
+            problem = f"{self.space.model!r} returned no matrix of numbers for {len(items)} items ({error})."
+            raise ShapeError(problem, "Return an array, (items, dimensions).") from error
+        if vectors.shape != (len(items), self.space.dim or vectors.shape[-1]) or not vectors.size:
+            problem = f"{self.space.model!r} returned an array of shape {vectors.shape} for {len(items)} items"
+            expected = f"; expected {(len(items), self.space.dim)}." if self.space.dim else "."
+            raise ShapeError(problem + expected, "Use an encoder that returns one vector per item, all of one width.")
+        return vectors
 
     @abstractmethod
     def _embed(self, items: list[Item]) -> np.ndarray:
@@ -194,20 +201,30 @@ class Encoder(ABC):
 
     def _sample(self) -> Item:
         """Return an item from which the width of the vectors is determined."""
-        if self.space.modality == "text":
+        modality = self.space.modality
+        if modality == "audio":
+            return self.read((np.sin(np.arange(16_000) / 16), 16_000))
+        if modality not in ("image", "video"):
             return "a text"
-        image: Image.Image = require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))
-        return image
+        image = require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))
+        return self.read(image if modality == "image" else [image])
 
-    def _set_dim(self) -> None:
-        self.space = replace(self.space, dim=int(self._embed([self._sample()]).shape[1]))
+    def _set_dim(self) -> np.ndarray:
+        """Set the width by encoding a sample, and return its vector."""
+        vectors = self._vectors([self._sample()])
+        self.space = replace(self.space, dim=vectors.shape[1])
+        return vectors
 
-    def _describe(self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str) -> None:
-        """Set the space; a layer or pooling that was requested becomes part of its name."""
+    def _describe(
+        self, options: EncoderOptions, modality: str | None, *, normalize: bool, revision: str | None
+    ) -> None:
+        """Set the space; a layer or pooling that was requested becomes part of its name. Options override the norm."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
-        self.space = Space(model, revision, modality, None, normalize)
+        normalize = normalize if options.normalize is None else options.normalize
+        self.space = Space(model, revision, modality, None, normalize, options.prompt)
+        self._prompt = options.prompt or ""
 
 
 class TorchEncoder(Encoder):
@@ -230,7 +247,6 @@ class TorchEncoder(Encoder):
         """Move the model to its device, prepare it for inference, and set the space; ``weights`` identifies them."""
         self._weights = weights = weights or weights_digest(model)
         self._model = model.to(self.device).eval().requires_grad_(False)
-        normalize = normalize if options.normalize is None else options.normalize
         revision = weights[:19] if weights.startswith("sha256:") else weights
         self._describe(options, modality, normalize=normalize, revision=revision)
 
@@ -238,6 +254,7 @@ class TorchEncoder(Encoder):
         """Set the width, by encoding a sample, and the fingerprint."""
         self._set_dim()
         own = {"weights": self._weights, "normalize": self.space.normalized, "dtype": self.dtype}
+        facts |= {"prefix": self._prompt} if self._prompt else {}
         self.fingerprint = fingerprint(adapter=adapter, **own, **facts)
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -274,41 +291,6 @@ def pool(states: Array, mask: Array | None, pooling: str, prefix: int) -> Array:
     tokens, weight = states[:, prefix:], weight[:, prefix:]
     mean = (tokens * weight[..., None]).sum(1) / weight.sum(1)[:, None].clip(1)
     return mean if pooling == "mean" else xp.concat([states[:, 0], mean], axis=1)
-
-
-def open_image(item: Item) -> Image.Image:
-    """Decode an image (a path, bytes or PIL image) in RGB: the first frame, without EXIF and transparency."""
-    pil = require("PIL.Image", extra="images")
-    if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
-        fix = "Pass a path, bytes or a PIL image, or `modality='text'`."
-        raise DtypeError(f"Got {type(item).__name__} as an image.", fix)
-    name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
-    try:
-        source = io.BytesIO(item) if isinstance(item, bytes) else item
-        image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
-        # Convert through RGBA, which avoids a warning for palettes with transparency.
-        image = image.convert("RGBA") if image.mode == "P" else image
-        return image.convert("RGB")
-    except FileNotFoundError:
-        raise FileError(f"No image at {name}.", "Check the path.") from None
-    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
-        problem = f"{name} cannot be decoded ({error or 'too large for memory'})."
-        fix = f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out."
-        raise CorruptFileError(problem, fix) from error
-
-
-def item_digest(item: Item) -> str:
-    """Return the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels."""
-    digest = hashlib.sha256()
-    if isinstance(item, str):
-        digest.update(b"text\0" + item.encode("utf-8", "surrogatepass"))
-    elif isinstance(item, os.PathLike):
-        digest.update(b"file\0" + Path(item).read_bytes())
-    elif isinstance(item, bytes):
-        digest.update(b"file\0" + item)
-    else:
-        digest.update(f"pixels\0{item.mode}\0{item.size}\0".encode() + item.tobytes())
-    return digest.hexdigest()
 
 
 def fingerprint(**facts: object) -> str:

@@ -1,4 +1,4 @@
-"""``hf:<name-or-path>``: Hugging Face transformers, from CLIP, SigLIP and FLAVA to DINO, BERT and language models."""
+"""``hf:<name-or-path>``: Hugging Face transformers, from CLIP, CLAP and X-CLIP to DINO, BERT and language models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from congruence._utils.validation import check_choice
 from congruence.encoders._base import (
     POOLINGS,
     EncoderOptions,
-    Item,
     TorchEncoder,
     loading,
     pool,
     tokenizer_digest,
     weights_digest,
 )
+from congruence.encoders._items import ENCODED, Item
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,20 +35,19 @@ if TYPE_CHECKING:
 _PADDED = ("siglip", "siglip2")
 
 #: Model types whose position numbers start after the padding index, so that two positions are not available for tokens.
-_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "clap_text_model", "altclip_text_model")
+
+#: Modality of a model with one tower, by its main input; of any other it is text.
+_MAIN = {"pixel_values": "image", "pixel_values_videos": "video", "input_values": "audio", "input_features": "audio"}
 
 
 class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
-    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in
-    the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive
-    loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead, before any projection.
-    The hidden states of any other model are pooled and not scaled; the default pooling is ``cls`` for image models with
-    a [CLS] token, and ``mean`` otherwise.
-
-    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's
-    processor requires torchvision, so its operations are implemented here.
+    The vectors of a dual encoder (CLIP, SigLIP, FLAVA; CLAP for audio, X-CLIP for video …) are its projected features,
+    scaled to unit norm as in the Canonical paper; FLAVA's are those of the [CLS] token, to which its contrastive loss
+    applies. With ``layer`` or ``pooling``, hidden states are pooled instead, as are those of any other model, and not
+    scaled. Image processors always use Pillow, so that vectors do not depend on whether torchvision is installed.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
@@ -67,18 +66,26 @@ class HfEncoder(TorchEncoder):
             hub: dict[str, str] = {"revision": revision} if revision else {}
             safe = {"trust_remote_code": False, "use_safetensors": True if options.safetensors_only else None}
             model = transformers.AutoModel.from_pretrained(name, dtype=self._torch.float32, **safe, **hub)
-            dual = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
-            takes_images = model.main_input_name == "pixel_values"
-            offered = ("image", "text") if dual else ("image",) if takes_images else ("text",)
+            towers = tuple(one for one in ENCODED if hasattr(model, f"get_{one}_features"))
+            dual = "text" in towers and len(towers) > 1
+            offered = towers if dual else (_MAIN.get(model.main_input_name, "text"),)
             modality = options.check(offered, "description")
-            if modality == "image":
-                preprocessing = self._load_processor(transformers, name, hub)
-            else:
+            sequence = modality in ("audio", "video")
+            if sequence:
+                options.check(offered, "layer", "pooling")
+            # BLIP-2 compares a text with the best of an image's 32 vectors.
+            if model.config.model_type == "blip-2" or (sequence and not dual):
+                problem = f"{options.name!r}, a {type(model).__name__}, has no one vector for {modality} items."
+                raise ParameterError(problem, "Write its vectors by a function: congruence.encoders.load_towers.")
+            if modality == "text":
                 preprocessing = self._load_tokenizer(transformers, name, model, hub)
+            else:
+                preprocessing = self._load_processor(transformers, name, model, modality, hub)
         self._projected = dual and options.layer is None and options.pooling is None
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
-        self._set_pooling(tower, options, modality)
+        if not sequence:
+            self._set_pooling(tower, options, modality)
         weights = commit or weights_digest(model)  # of both towers
         self._set_model(options, tower, modality, normalize=self._projected, weights=weights)
         self._resolve_layer()
@@ -93,17 +100,22 @@ class HfEncoder(TorchEncoder):
 
     # ------------------------------------------------------------------ inputs
 
-    def _load_processor(self, transformers: ModuleType, name: str, hub: dict[str, str]) -> dict[str, object]:
-        """Load the image processor, and return its settings."""
-        settings, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name, **hub)
-        kind = settings.get("image_processor_type") or ""
-        if kind.startswith("DINOv3ViT"):
-            self._processor: Any = _Dinov3Processor(self._torch, settings)
-            return self._processor.settings
-        self._processor = transformers.AutoImageProcessor.from_pretrained(
-            name, backend="pil", trust_remote_code=False, **hub
-        )
-        return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
+    def _load_processor(
+        self, transformers: ModuleType, name: str, model: Module, modality: str, hub: dict[str, str]
+    ) -> dict[str, object]:
+        """Load the processor of images, video frames or audio, and return its settings."""
+        loader, own = transformers.AutoFeatureExtractor, {}
+        if modality != "audio":
+            settings, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name, **hub)
+            if (settings.get("image_processor_type") or "").startswith("DINOv3ViT"):
+                self._processor: Any = _Dinov3Processor(self._torch, settings)
+                return self._processor.settings
+            loader, own = transformers.AutoImageProcessor, {"backend": "pil"}
+        self._processor = loader.from_pretrained(name, trust_remote_code=False, **own, **hub)
+        self.rate = int(getattr(self._processor, "sampling_rate", self.rate))
+        self.frames = int(getattr(getattr(model.config, "vision_config", None), "num_frames", self.frames))
+        facts = {"frames": self.frames} if modality == "video" else {}
+        return {"class": type(self._processor).__name__, **facts, **json.loads(self._processor.to_json_string())}
 
     def _load_tokenizer(self, library: ModuleType, name: str, model: Module, hub: dict[str, str]) -> dict[str, Any]:
         """Load the tokenizer, and return everything that determines the tokens."""
@@ -125,16 +137,32 @@ class HfEncoder(TorchEncoder):
         }
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
+        if self._modality == "text":
+            padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
+            return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
         if self._modality == "image":
-            # The format is stated, since an image three pixels high would be taken for one with its channels first.
-            batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
-            return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
-        padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
-        return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
+            return self._pixels(items)
+        # One by one, each with the same random numbers: CLAP's extractor takes a random part of long audio, and marks a
+        # random one of a batch of short ones as long.
+        state, parts = np.random.get_state(), []  # noqa: NPY002
+        for item in items:
+            np.random.seed(0)  # noqa: NPY002
+            if self._modality == "audio":
+                parts.append(self._processor(item[0], sampling_rate=self.rate, return_tensors="pt"))
+            else:
+                parts.append({key: x.reshape(1, -1, *x.shape[-3:]) for key, x in self._pixels(item).items()})
+        np.random.set_state(state)  # noqa: NPY002
+        return {key: self._torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+    def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
+        # The format is stated, since an image three pixels high would be taken for one with its channels first.
+        batch = self._processor(images=images, return_tensors="pt", input_data_format="channels_last")
+        return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the model processes, after truncation and without padding."""
-        encoded = self._tokenizer(texts, truncation=True, max_length=self._length)
+        prompted = [f"{self._prompt}{text}" for text in texts]
+        encoded = self._tokenizer(prompted, truncation=True, max_length=self._length)
         return [len(tokens) for tokens in encoded["input_ids"]]
 
     # ------------------------------------------------------------------ vectors
@@ -172,8 +200,7 @@ class HfEncoder(TorchEncoder):
         if mask is not None and not self._masked:
             inputs = {key: value for key, value in inputs.items() if key != "attention_mask"}
         if self._projected:
-            dual = self._model.get_image_features if self._modality == "image" else self._model.get_text_features
-            features = dual(**inputs)
+            features = getattr(self._model, f"get_{self._modality}_features")(**inputs)
             features = getattr(features, "pooler_output", features)
             return features[:, 0] if features.ndim == 3 else features
         out = self._model(**inputs, output_hidden_states=self._layer is not None)
@@ -208,11 +235,10 @@ class _Dinov3Processor:
         resample = config.get("resample", 2)
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
-            raise ParameterError(
-                f"Got a DINOv3 preprocessor that does more or less than resize, rescale and standardize "
-                f"(resample={resample}, do_center_crop={config.get('do_center_crop')}, switched off: {disabled}).",
-                "Load the model through another adapter, timm: for example.",
-            )
+            crop = config.get("do_center_crop")
+            odd = f"resample={resample}, do_center_crop={crop}, switched off: {disabled}"
+            problem = f"Got a DINOv3 preprocessor that does not just resize, rescale and standardize ({odd})."
+            raise ParameterError(problem, "Load the model through another adapter, timm: for example.")
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
     def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:

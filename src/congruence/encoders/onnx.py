@@ -14,7 +14,8 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading, pool
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, fingerprint, loading, pool
+from congruence.encoders._items import Item
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -52,12 +53,9 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder.
-
-    The description contains the ``modality`` and, if they differ from ``DEFAULTS``, the preprocessing options, the
-    name of the ``input`` (for images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to
-    ``normalize`` rows. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the
-    graph has these inputs.
+    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder: the ``modality``
+    and what differs from ``DEFAULTS``. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as
+    far as the graph has these inputs.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
@@ -79,11 +77,16 @@ class OnnxEncoder(Encoder):
         if modality == "image":
             self._image = _choose(facts["input"], list(self._inputs), "input", graph)
         weights = f"sha256:{_graph_digest(graph)}"
-        normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
-        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        self._describe(options, modality, normalize=bool(facts["normalize"]), revision=weights[:19])
         self._set_dim()
+        known = {"prompt": self._prompt} if self._prompt else {}
         self.fingerprint = fingerprint(
-            adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
+            adapter="onnx",
+            weights=weights,
+            description=facts,
+            tokenizer=tokens,
+            normalize=self.space.normalized,
+            **known,
         )
 
     def _load_tokenizer(self, graph: Path) -> str:
@@ -110,7 +113,9 @@ class OnnxEncoder(Encoder):
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the graph processes, after truncation."""
-        return [sum(item.attention_mask) for item in self._tokenizer.encode_batch(texts)]
+        return [
+            sum(item.attention_mask) for item in self._tokenizer.encode_batch([self._prompt + text for text in texts])
+        ]
 
     def _embed(self, items: list[Item]) -> np.ndarray:
         mask: np.ndarray | None = None
@@ -148,11 +153,8 @@ class OnnxEncoder(Encoder):
         if out.ndim == 2 and pooling is None:
             return out
         if out.ndim != 3 or pooling is None:
-            raise ShapeError(
-                f"Got an output {self._output!r} of shape {out.shape} with `pooling={pooling!r}`; expected (items, "
-                f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
-                "Set another output or pooling in the description.",
-            )
+            problem = f"Got an output {self._output!r} of shape {out.shape} with `pooling={pooling!r}`."
+            raise ShapeError(problem, f"Set another output, or a pooling of {', '.join(POOLINGS)}, in the description.")
         return pool(out, mask, pooling, self._facts.get("prefix", 0))
 
     def _pixels(self, image: Image.Image) -> np.ndarray:

@@ -6,7 +6,8 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading
+from congruence.encoders._base import EncoderOptions, TorchEncoder, loading
+from congruence.encoders._items import Item
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:

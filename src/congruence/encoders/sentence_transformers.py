@@ -1,4 +1,4 @@
-"""``sentence-transformers:<name-or-path>``: sentence encoders with their own pooling."""
+"""``sentence-transformers:<name-or-path>``: encoders of texts, and of images if the model takes them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import replace
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading, tokenizer_digest
+from congruence.encoders._base import EncoderOptions, TorchEncoder, loading, tokenizer_digest
+from congruence.encoders._items import Item
 
 
 class SentenceTransformersEncoder(TorchEncoder):
     """A sentence-transformers model, unchanged: its modules pool, project and, if so configured, normalize.
 
-    A model's default prompt is prepended, if it has one. Its prompts for queries or documents are not; add them to the
-    texts.
+    ``prompt`` is put before each text, or the model's own prompt of this name; otherwise its default prompt, if any.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        modality = options.check(("text",), "layer", "pooling", "description")
         super().__init__(options, "sentence-transformers")
         library = require("sentence_transformers", extra="sentence-transformers")
         with loading(options):
@@ -29,10 +28,15 @@ class SentenceTransformersEncoder(TorchEncoder):
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True} if options.safetensors_only else None,
             )
+        taken = getattr(model, "modalities", ["text"])  # since sentence-transformers 5.4
+        offered = tuple(one for one in ("text", "image") if one in taken)
+        modality = options.check(offered, "layer", "pooling", "description")
         modules = [type(module).__name__ for module in model]
         self._set_model(options, model, modality, normalize=modules[-1] == "Normalize")
-        prompt = (model.prompts or {}).get(model.default_prompt_name)
-        self.space = replace(self.space, prompt=prompt or None)
+        prompts = model.prompts or {}
+        prompt = prompts.get(model.default_prompt_name) if options.prompt is None else options.prompt
+        prompt = prompts.get(prompt, prompt) if modality == "text" else None
+        self.space, self._prompt = replace(self.space, prompt=prompt or None), ""  # which the library puts there
         self._set_fingerprint(
             "sentence-transformers",
             modules=modules,
@@ -40,6 +44,7 @@ class SentenceTransformersEncoder(TorchEncoder):
             tokenizer=tokenizer_digest(model.tokenizer),
             length=model.get_max_seq_length(),
             prompt=prompt,
+            **({} if modality == "text" else {"images": model[0].processor.image_processor.to_json_string()}),
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
@@ -60,7 +65,6 @@ class SentenceTransformersEncoder(TorchEncoder):
 
     def _embed(self, items: list[Item]) -> np.ndarray:
         with self._autocast():
-            out = self._model.encode(
-                items, batch_size=len(items), convert_to_tensor=True, show_progress_bar=False, device=self.device
-            )
+            options = {"batch_size": len(items), "show_progress_bar": False, "device": self.device}
+            out = self._model.encode(items, prompt=self.space.prompt or "", convert_to_tensor=True, **options)
         return out.float().cpu().numpy()

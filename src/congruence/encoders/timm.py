@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading
+from congruence.encoders._base import EncoderOptions, TorchEncoder, loading
+from congruence.encoders._items import Item
 
 if TYPE_CHECKING:
     from torch import Tensor

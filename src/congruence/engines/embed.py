@@ -77,7 +77,7 @@ def embed_dataset(
     found = next(iter(engine.run(partial(_describe, encoder), data.fragments[:1])))
     space, fingerprint = Space.from_dict(found["space"]), str(found["fingerprint"])
     if space.modality != data.modality:
-        problem = f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s."
+        problem = f"Got {data.modality} items ({data.place.shown}) for an encoder of {space.modality}."
         raise ModalityError(problem, f"Pass `modality={data.modality!r}` to the encoder.")
     assert space.dim is not None
     dtype, path = np.dtype(np.float32), job.output.place.shown

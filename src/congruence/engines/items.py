@@ -1,4 +1,4 @@
-"""Data sets of texts or images to encode, in Parquet files or Lance, split into fragments."""
+"""Data sets of texts, images, audio or videos to encode, in Parquet files or Lance, split into fragments."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ITEM_BYTES = 16 * 2**20
 class ItemSet(FragmentedTable):
     """A table in one or many files, with its columns of items and ids."""
 
-    column: str  # of texts; or of images as paths, bytes, or the structures of both that the datasets library writes
+    column: str  # of texts; or of files as paths, bytes, or the structures of both that the datasets library writes
     id_column: str | None
-    modality: str  # "image" or "text"
+    modality: str  # one of ENCODED
 
     @property
     def id_type(self) -> pa.DataType:
@@ -37,11 +37,11 @@ class ItemSet(FragmentedTable):
     @property
     def counts_rows(self) -> bool:
         """Whether ids are row numbers, because there is no column of ids or of paths."""
-        paths = self.modality == "image" and _is_text(self.schema.field(self.column).type)
+        paths = self.modality != "text" and _is_text(self.schema.field(self.column).type)
         return self.id_column is None and not paths
 
     def ids(self, fragment: Fragment, start: int) -> np.ndarray:
-        """Return the ids of a fragment: from the column of ids or of image paths, or row numbers from ``start``."""
+        """Return the ids of a fragment: from the column of ids or of paths, or row numbers from ``start``."""
         if self.counts_rows:
             return id_texts(np.arange(start, start + fragment.rows))
         key = self.id_column or self.column
@@ -50,7 +50,7 @@ class ItemSet(FragmentedTable):
         return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
-        """Return the items of a batch; images are read when needed, from paths beside the table's file."""
+        """Return the items of a batch; files are read when needed, from paths beside the table's file."""
         with reading(self.path_of(fragment), *ARROW_DAMAGE):  # damage may be detected only when values are read
             column = piece.column(self.column)
             if pa.types.is_dictionary(column.type):
@@ -71,7 +71,7 @@ class ItemSet(FragmentedTable):
             place = Location.of(value) if is_url(value) or value.startswith("/") else base.child(value)
             content = place.read()
             if content is None:
-                raise FileError(f"No image at {place.shown}.", "Check the path.")
+                raise FileError(f"No {self.modality} at {place.shown}.", "Check the path.")
             return content
 
         return Items(self.path_of(fragment), self.modality, ids, fetch, str)
@@ -85,12 +85,12 @@ def open_itemset(
     modality: str | None = None,
     fragment_bytes: int = ITEM_BYTES,
 ) -> ItemSet:
-    """Read the footers of a data set of texts or images, and divide it into fragments of about ``fragment_bytes``.
+    """Read the footers of a data set of items, and divide it into fragments of about ``fragment_bytes``.
 
     ``spec`` is a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set, local or a URL;
     ``path:column`` also names the ``column``. By default the table must have exactly one column with a default name, as
     for ``congruence.embed.open_items``, which also tells the ``modality``. Ids are in ``id_column``, by default ``id``
-    or ``ids``; without such a column, the id of an image is its path, and other items are identified by their row
+    or ``ids``; without such a column, the id of a file is its path, and other items are identified by their row
     number in the data set.
     """
     place, key = split_spec(spec)
@@ -106,10 +106,10 @@ def open_itemset(
         raise ParameterError(f"Got `id_column={id_column!r}` for {place.shown}.", f"Pass one of its columns: {listed}.")
     kind = schema.field(column).type
     has_bytes = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
-    is_image = has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if not _is_text(kind) and not (modality == "image" and is_image):
-        expected = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
-        problem = f"Got {kind} in column {column!r} of {place.shown} for {modality}s; expected {expected}."
+    in_bytes = has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if not _is_text(kind) and not (modality != "text" and in_bytes):
+        expected = "texts" if modality == "text" else "paths, bytes, or structures of bytes and path"
+        problem = f"Got {kind} in column {column!r} of {place.shown} for {modality} items; expected {expected}."
         raise DtypeError(problem, "Pass another `column=…`, or convert this one.")
     read = pa.schema([field for field in schema if field.name in (column, id_column)])
     return ItemSet(

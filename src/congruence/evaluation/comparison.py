@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from congruence.embeddings import Embeddings, Pairs, as_embeddings, normalize_ro
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
 from congruence.evaluation.scores import (
+    UNLABELED,
     LabelsById,
     RowsOfSide,
     Sides,
@@ -211,8 +213,8 @@ def _unseen_rows(
         split = Split.from_dict(mapping.scores_["holdout"])
         joint = isinstance(mapping, HeadsMap)
         fitted = mapping.source_space_.modality
-        if joint and mapping.target_space_.modality != fitted:
-            fitted = "image"  # if it was fitted on images and texts, the labels are those of images
+        if joint and fitted == "text":  # if it was fitted on texts and images, the labels are those of images
+            fitted = mapping.target_space_.modality
         for side, items in kept.items():
             for m, rows in items.items():
                 # With labels, image ids are not classes, so a class among the fitted texts does not identify images.
@@ -327,9 +329,10 @@ def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) ->
     for m, native in sides["target"].items():
         if all(m in side.aligned and m in side.target for side in maps):
             source = sides["source"].get(m)
-            scored.append(_within(maps, m, native, source, labels if m == "image" else None, k))
-    for which in (("aligned", "target"), ("target", "aligned")):
-        scores = _across(maps, which, sides["source"], labels)
+            scored.append(_within(maps, m, native, source, labels if m not in UNLABELED else None, k))
+    kinds = dict.fromkeys(m for side in sides.values() for m in side if m not in UNLABELED)
+    for kind, which in product(kinds, (("aligned", "target"), ("target", "aligned"))):
+        scores = _across(maps, which, kind, sides["source"], labels)
         if scores is not None:
             scored.append(scores)
     if not scored:
@@ -384,18 +387,20 @@ def _within(
 
 
 def _across(
-    maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
+    maps: list[_MappedRows], which: tuple[str, str], kind: str, source: Mapping[str, Embeddings], labels: LabelsById
 ) -> _QueryScores | None:
-    """Classify images by texts, one of them mapped: ``which`` names both sides. None if this cannot be measured."""
+    """Classify images (or sounds, videos) by texts, one of them mapped: ``which`` names both sides. None if this cannot
+    be measured.
+    """
     columns = []
     first: Embeddings | None = None
     for mapped in maps:
-        images, texts = getattr(mapped, which[0]).get("image"), getattr(mapped, which[1]).get("text")
+        images, texts = getattr(mapped, which[0]).get(kind), getattr(mapped, which[1]).get("text")
         if images is None or texts is None or images.dim != texts.dim:
             return None
         if first is None:
             first = images.by_text()
-        _check_same(mapped, maps[0], "image", images, first)
+        _check_same(mapped, maps[0], kind, images, first)
         of_image, of_text = shared_codes(labels_of(first, labels), texts.ids)
         known = np.isin(of_image, of_text)
         if not known.any():
@@ -407,9 +412,9 @@ def _across(
     assert first is not None
     scores = np.stack(columns, axis=1)
     kept = np.isfinite(scores).all(axis=1)
-    before = source.get("image") if which[0] == "aligned" else None
+    before = source.get(kind) if which[0] == "aligned" else None
     vectors = (first if before is None else before).vectors[kept]
-    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, {"zero_shot": scores[kept]})
+    return _QueryScores(f"{which[0]} {kind}", f"{which[1]} text", first.ids[kept], vectors, {"zero_shot": scores[kept]})
 
 
 def _differences(

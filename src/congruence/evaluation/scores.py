@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -49,6 +50,9 @@ Sides: TypeAlias = dict[str, dict[str, Embeddings]]
 
 #: Labels by id.
 LabelsById: TypeAlias = "Mapping[str, str] | None"
+
+#: Modalities whose rows are not those that labels are for.
+UNLABELED = ("text", "other")
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,12 @@ def evaluate(
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
+        Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"`` …), any of which may be
         missing. Rows are paired by id, or by position if they have no ids.
     modality : str, optional
         Modality of rows that are not in a mapping. By default the one they declare, else the map's, else ``"other"``.
     labels : mapping of str to str, optional
-        Class of each image, by id. By default an image's id is its class.
+        Class of each image, sound or video, by id. By default its id is its class.
     prompt_labels : mapping of str to str, optional
         Class of each text, by id, for several prompts per class, which are ensembled. By default a text's id is its
         class. For joint-space maps the label may also be the id of the image that a text describes.
@@ -283,7 +287,7 @@ def _measure(
     rows: list[Score] = []
     for m in sides["source"]:
         if m in sides["target"]:
-            rows += _within(map_for(mapping, m), m, sides, aligned[m], labels if m == "image" else None, variants)
+            rows += _within(map_for(mapping, m), m, sides, aligned[m], labels if m not in UNLABELED else None, variants)
     return rows + _across(sides, aligned, labels, variants), []
 
 
@@ -330,16 +334,15 @@ def _within(
 def _across(
     sides: Sides, aligned: Mapping[str, Embeddings], labels: LabelsById, variants: Sequence[Hubness | None]
 ) -> list[Score]:
-    """Classify images by texts, for every combination of models that the embeddings allow."""
+    """Classify images, sounds or videos by texts, for every combination of models that the embeddings allow."""
     spaces = {
         (side, m): items
         for side, by_modality in (*sides.items(), ("aligned", aligned))
         for m, items in by_modality.items()
-        if m in ("image", "text")
     }
 
     def case(image: str, text: str) -> tuple[_Keyed, _Keyed] | None:
-        a, b = spaces.get((image, "image")), spaces.get((text, "text"))
+        a, b = spaces.get((image, kind)), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
             return None
         wanted = labels_of(a, labels)
@@ -347,22 +350,24 @@ def _across(
         if not np.isin(of_image, of_text).any():
             first = np.arange(1)
             raise InputError(
-                f"No image's class is among the texts ({name_rows(first, wanted)}, …; {name_rows(first, b.ids)}, …).",
+                f"No {kind}'s class is among the texts ({name_rows(first, wanted)}, …; {name_rows(first, b.ids)}, …).",
                 "Pass `labels=…` whose values are ids of the texts.",
             )
         return _Keyed(a.vectors, of_image), _Keyed(b.vectors, of_text)
 
     rows = []
-    for image, text, before in (
+    kinds = dict.fromkeys(m for _, m in spaces if m not in UNLABELED)
+    ways: tuple[tuple[str, str, tuple[str, str] | None], ...] = (
         ("aligned", "target", ("source", "target")),
         ("target", "aligned", ("target", "source")),
         ("aligned", "aligned", None),
-    ):
+    )
+    for kind, (image, text, before) in product(kinds, ways):
         if (after := case(image, text)) is not None:
             found = {"source": case("source", "source"), "target": case("target", "target")}
             found["before"] = case(*before) if before else None
             cases = {"after": after} | {column: both for column, both in found.items() if both is not None}
-            names = f"{image} image", f"{text} text"
+            names = f"{image} {kind}", f"{text} text"
             rows += [_zero_shot(names, cases, variant, prompts=False) for variant in variants]
     return rows
 
@@ -408,7 +413,7 @@ def _measure_joint(
             if "after" not in cases:
                 continue
             scores += _matched(names, cases, variants)
-            if labels is not None and {ours, theirs} == {"image", "text"}:
+            if labels is not None and "text" in (ours, theirs) and not {ours, theirs} <= {*UNLABELED}:
                 images_first = (names[::-1], _swapped(cases)) if ours == "text" else (names, cases)
                 scores += [_zero_shot(*images_first, variant) for variant in variants]
     return scores, notes
@@ -420,7 +425,7 @@ def _keys(
     """Return integer keys by which rows of two sides match: ids (or row numbers) or, across modalities, classes."""
 
     def classes(modality: str, rows: Embeddings) -> np.ndarray:
-        if modality == "image":
+        if modality not in UNLABELED:
             return labels_of(rows, labels)
         if modality == "text" and prompt_labels is not None:
             return id_texts([prompt_labels[i] for i in rows.ids.tolist()])

@@ -870,8 +870,9 @@ def _encoder(encode: Any, items: Any) -> Callable[[Any], Any]:
         items = open_items(items, modality=encode.space.modality)
     elif not isinstance(items, Items):
         listed, rows = list(map(str, items)), np.arange(len(items))
-        image = encode.space.modality == "image"
-        items = Items.of_files("items", rows, Path(), listed) if image else Items.of_texts("items", rows, listed)
+        kind = encode.space.modality or "text"
+        texts = kind == "text"
+        items = Items.of_texts("items", rows, listed) if texts else Items.of_files("items", rows, Path(), listed, kind)
     return encode_items(encode, items)
 
 

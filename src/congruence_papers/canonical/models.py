@@ -140,8 +140,6 @@ class _Images(Sequence[object]):
         return len(self._data)
 
     def __getitem__(self, which: Any) -> Any:
-        if isinstance(which, slice):
-            return [self._data.image(k) for k in range(*which.indices(len(self)))]
         return self._data.image(which)
 
 

@@ -124,8 +124,8 @@ def _held_out(
         raise InputError(problem, "Fit the map with --holdout, or leave out --held-out.")
     split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
     fitted = mapping.source_space_.modality
-    if two_sided and mapping.target_space_.modality != fitted:
-        fitted = "image"  # if both images and texts were fitted, the labels belong to the images
+    if two_sided and fitted == "text":  # if both images and texts were fitted, the labels belong to the images
+        fitted = mapping.target_space_.modality
     out = {}
     for modality, rows in items.items():
         # If ids name classes, a class held out in one modality must be held out in the other too.

@@ -25,7 +25,7 @@ from congruence.maps import Map, OrthogonalMap
 from congruence.maps.card import choice_rows
 from congruence.metrics import Hubness
 from congruence.metrics.hubness import as_hubness
-from congruence.upgrade.certify.design import Design
+from congruence.upgrade.certify.design import Design, stored_modality
 from congruence.upgrade.certify.estimates import gains
 from congruence.upgrade.certify.lists import measure_lists
 from congruence.upgrade.certify.mixed import measure_mixed
@@ -235,7 +235,7 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(old, new, modality, names=("old", "new"))
     queries = None if queries is None else _named_apart(by_modality(*queries, modality))
-    stored = next((rows for name, rows in sorted(source.items()) if name == "image" or "image" not in source), None)
+    stored = source.get(stored_modality(source))
     if labels is not None and not isinstance(labels, Mapping) and stored is not None:
         check_same_rows(len(stored), len(labels), "old", "labels")
         labels = dict(zip(id_texts(stored.ids).tolist(), map(str, np.asarray(labels).tolist()), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -79,7 +79,7 @@ def make_tables(
 ) -> PairedTables:
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
-    stored = "image" if "image" in source else next(iter(source))
+    stored = stored_modality(source)
     query = next((name for name in (*source, *target) if name != stored), stored)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
@@ -403,7 +403,7 @@ def split_anchors(
     check_seed(random_state)
     source, target = by_modality(source, target)
     apart = by_class or _are_apart(source)
-    stored = "image" if "image" in source else next(iter(source), "image")
+    stored = stored_modality(source)
     sides, names = (dict(source), dict(target)), {}
     for kind in [stored] if apart and stored in source else source:
         if kind in target:
@@ -449,17 +449,23 @@ def split_anchors(
 def split_texts(
     source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
 ) -> tuple[Mapping[str, Embeddings], Mapping[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
-    """Separate texts that describe none of the images from the anchors; they can still be used as queries."""
-    if not {"image", "text"} <= set(target) or "image" not in source or not _are_apart({**target, **source}):
+    """Separate texts that describe none of the stored items from the anchors; they can still be used as queries."""
+    stored = stored_modality(target)
+    if stored == "text" or "text" not in target or stored not in source or not _are_apart({**target, **source}):
         return source, target, None
-    return {"image": source["image"]}, {"image": target["image"]}, (source.get("text"), target["text"])
+    return {stored: source[stored]}, {stored: target[stored]}, (source.get("text"), target["text"])
+
+
+def stored_modality(sides: Iterable[str]) -> str:
+    """Return the modality that is stored rather than searched with: images, or else the first other than texts."""
+    return min(sides, key=lambda name: (name != "image", name == "text"), default="image")
 
 
 def _are_apart(side: Mapping[str, Embeddings]) -> bool:
-    """Return whether images and texts cannot be paired: no common id, or no ids and different lengths."""
-    if not {"image", "text"} <= set(side):
+    """Return whether stored items and texts cannot be paired: no common id, or no ids and different lengths."""
+    if len(side) < 2 or "text" not in side:
         return False
-    images, texts = side["image"], side["text"]
+    images, texts = side[stored_modality(side)], side["text"]
     if not images.has_ids and not texts.has_ids:
         return len(images) != len(texts)
     return not is_in(texts.ids, images.ids).any()

@@ -254,8 +254,9 @@ class Migration:
                 journal.allow_unknown |= allow_unknown
                 journal.resumed += 1
                 journal.log(f"resumed after {journal.rows:,} rows")
-            model = self.mapper.map.target_space_.model or ""
-            note = {"map": self._digest, "model": model, "version": journal.version}
+            result = self.mapper.map.target_space_
+            note = {"map": self._digest, "model": result.model or "", "version": journal.version}
+            note |= {"revision": result.revision} if result.revision else {}
             self.retry(self.database.prepare, self.mapper.dim, self.mapper.new.element_type, note)
             if journal.state == "filling":
                 if resume:  # rows may have been added since the plan

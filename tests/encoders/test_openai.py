@@ -1,0 +1,172 @@
+"""The official openai library against a server on this machine that answers, and fails, as ordered."""
+
+import io
+import json
+import logging
+
+import numpy as np
+import pytest
+from stand_in_openai import KEY, serving, vector
+
+from congruence import read_embeddings
+from congruence.embed import embed, open_items
+from congruence.encoders import load_encoder
+from congruence.encoders import openai as adapter
+from congruence.errors import DatabaseUnavailableError, InputError, NotFiniteError, ParameterError, ShapeError
+
+pytest.importorskip("openai", reason="needs the openai library")
+TEXTS = ["a cat", "dogs", "a banana", "", "one more text"]
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        patch.setenv("OPENAI_API_KEY", KEY)
+        yield server, load_encoder("openai:small")
+
+
+@pytest.fixture
+def encoder(running):
+    server, encoder = running
+    server.requests, server.faults, server.change = [], [], None
+    encoder._client.max_retries = 2
+    return encoder
+
+
+@pytest.fixture
+def server(running, encoder):
+    return running[0]
+
+
+def expected(texts):
+    return np.array([vector(text) for text in texts], np.float32)
+
+
+def test_vectors_and_facts(running, server):
+    encoder = load_encoder("openai:small", revision="2024-01", prompt="query: ")
+    np.testing.assert_allclose(encoder.encode_all(TEXTS, 2), expected([f"query: {text}" for text in TEXTS]), rtol=1e-6)
+    facts = {"model": "openai:small", "revision": "2024-01", "modality": "text", "dim": 4, "normalized": True}
+    assert encoder.space.to_dict() == {**facts, "prompt": "query: "}
+    assert encoder.tokens == sum(len(f"query: {text}".split()) for text in ["a text", *TEXTS])
+    other = load_encoder("openai:small", normalize=False)
+    assert other.space.normalized is False
+    assert len({encoder.fingerprint, other.fingerprint, running[1].fingerprint}) == 3
+
+
+def test_requests_are_within_the_limits(server, encoder, monkeypatch):
+    monkeypatch.setattr(adapter, "REQUEST_ITEMS", 3)
+    monkeypatch.setattr(adapter, "REQUEST_BYTES", 10)
+    texts = ["éé", "12345", "1", "1", "1", "1", "1", "12345678901234", "x"]
+    np.testing.assert_allclose(encoder.encode_all(texts), expected(texts), rtol=1e-6)
+    sent = [body["input"] for body in server.requests]
+    assert sent == [["éé", "12345", "1"], ["1", "1", "1"], ["1"], ["12345678901234"], ["x"]]
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "drop"])
+def test_what_passes_is_tried_again(server, encoder, fault):
+    server.faults[:] = [fault]
+    np.testing.assert_allclose(encoder.encode_all(TEXTS), expected(TEXTS), rtol=1e-6)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "message"),
+    [
+        ([429] * 9, DatabaseUnavailableError, "429.*later"),
+        ([500] * 9, DatabaseUnavailableError, "500"),
+        ([401], ParameterError, "401.*OPENAI_API_KEY"),
+        ([404], ParameterError, "404.*OPENAI_BASE_URL"),
+        ([400], InputError, "400"),
+    ],
+)
+def test_what_does_not_pass_is_one_sentence_without_the_key(server, encoder, faults, error, message):
+    server.faults[:] = faults
+    handler, logger = logging.StreamHandler(log := io.StringIO()), logging.getLogger("openai")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with pytest.raises(error, match=message) as caught:
+            encoder.encode_all(TEXTS)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert caught.value.__cause__ is None
+    assert "HTTP" in log.getvalue()
+    for said in (str(caught.value), log.getvalue(), repr(encoder), json.dumps(encoder.space.to_dict())):
+        assert KEY not in said
+
+
+def test_a_wrong_key_or_none_is_said_before_any_work(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-42")
+    with pytest.raises(ParameterError, match="401") as caught:
+        load_encoder("openai:small")
+    assert "sk-wrong-42" not in str(caught.value)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(ParameterError, match="No key"):
+        load_encoder("openai:small")
+
+
+def test_no_server_is_one_sentence(server, encoder):
+    encoder._client.max_retries = 0
+    server.faults[:] = ["drop"]
+    with pytest.raises(DatabaseUnavailableError, match="127.0.0.1 answered no embeddings"):
+        encoder.encode_all(TEXTS)
+
+
+def test_shuffled_answers_come_in_order(server, encoder):
+    server.change = lambda data: data[::-1]
+    np.testing.assert_allclose(encoder.encode_all(TEXTS), expected(TEXTS), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda data: data[:-1], ShapeError),
+        (lambda data: [{**one, "index": 0} for one in data], ShapeError),
+        (lambda data: [{**one, "embedding": one["embedding"][:3]} for one in data], ShapeError),
+        (lambda data: [*data[:-1], {**data[-1], "embedding": [1.0]}], ShapeError),
+        (lambda data: [{**one, "embedding": ["x"] * 4} for one in data], DatabaseUnavailableError),
+        (lambda data: [{**one, "embedding": [float("nan")] * 4} for one in data], NotFiniteError),
+        (lambda data: None, DatabaseUnavailableError),
+    ],
+)
+def test_wrong_answers_are_refused(server, encoder, change, error):
+    server.change = change
+    with pytest.raises(error):
+        encoder.encode_all(TEXTS)
+
+
+def test_a_run_resumes_and_no_file_holds_the_key(server, encoder, tmp_path):
+    encoder._client.max_retries = 0
+    texts = [f"text {k} {'a' * (k % 7)}" for k in range(300)]
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    items, out = open_items(tmp_path / "t.txt"), tmp_path / "o.parquet"
+    server.faults[:] = [None] * 7 + [500]
+    with pytest.raises(DatabaseUnavailableError, match="500"):
+        embed(encoder, items, out, batch_size=30, cache=tmp_path / "cache")
+    for file in tmp_path.rglob("*"):
+        assert file.is_dir() or KEY.encode() not in file.read_bytes()
+    report = embed(encoder, items, out, batch_size=30)
+    assert (report.resumed, report.encoded) == (210, 90)
+    got = read_embeddings(out)
+    np.testing.assert_allclose(got.vectors, expected(texts), rtol=1e-6)
+    assert got.space == encoder.space
+
+
+def test_a_text_that_is_refused_is_found_and_left_out(server, encoder, tmp_path):
+    (tmp_path / "t.txt").write_text("cat\ntoo long\ndog\n")
+    report = embed(encoder, open_items(tmp_path / "t.txt"), tmp_path / "o.parquet", on_error="skip")
+    assert (report.rows, [one["id"] for one in report.failures]) == (2, ["1"])
+    assert "context length" in report.failures[0]["error"]
+
+
+def test_the_command_says_what_it_may_cost(here, server, tmp_path):
+    (tmp_path / "t.txt").write_text("\n".join(["twenty bytes of text"] * 100))
+    ran = here("embed", "openai:small", "t.txt", "-o", "o.parquet", "--set", "price=0.5", "--set", "prompt=of: ").ends(
+        0
+    )
+    assert "about 600 tokens" in ran.err
+    assert read_embeddings(tmp_path / "o.parquet").space.prompt == "of: "
+    refused = here("embed", "openai:small", "t.txt", "-o", "p.parquet", "--set", "price=x").refused("price")
+    assert KEY not in refused.err
