@@ -194,8 +194,8 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested. Wrong pairs are looked for
-    among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/bench_pairing.py.
+    the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested; wrong pairs are looked
+    for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/bench_pairing.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
