@@ -241,8 +241,9 @@ class Refit:
         """
         if n < FEWEST:
             return last
-        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self.mapping, KernelMap)):
-            return self._fit_kernel(rows, -(-n // COMPARED), lists)
+        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self._mapping, KernelMap)):
+            like = None if choose or last.kernel is None else last.kernel.regression
+            return self._fit_kernel(rows, -(-n // COMPARED), lists, like)
         training, drawn = Training(n, self.kinds[-2:][0]), 0
         tests: list[tuple[int, MapTerms, np.ndarray]] = []
         for X, Y, weights, random, mapped in rows:
@@ -263,17 +264,19 @@ class Refit:
         plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
+    def _fit_kernel(
+        self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None, like: KernelRidge | None
+    ) -> Correction:
         """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
         kept = [(*self.terms(X, PLAIN, None, mapped)[::3], Y, random) for X, Y, _, random, mapped in rows]
         X, base, Y, random = (np.concatenate([part[::step] for part in side]) for side in zip(*kept, strict=True))
-        if own := isinstance(self.mapping, KernelMap):
-            pairs = self.mapping.pairs()
+        if own := isinstance(self._mapping, KernelMap):
+            pairs = self._mapping.pairs()
             X, Y = np.vstack([pairs[0], X]), np.vstack([pairs[1], Y])
             random = np.append(np.zeros(len(pairs[0]), bool), random)
         mean = Y.mean(axis=0)
         start, axes = np.zeros_like(Y) if own else base - mean, mean[None] / max(float(np.linalg.norm(mean)), 1e-12)
-        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes, like=like)
         drawn, factor = random[fit.rows], 1.0
         if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
             some = fit.rows[drawn]
