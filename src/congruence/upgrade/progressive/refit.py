@@ -194,6 +194,8 @@ class Refit:
     new model's ten nearest texts that the map preserves (without texts, the cosine). The first penalty is kept unless
     another one is better by more than one standard error, and the first kind unless another one is by more than three.
     With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
+
+    With ``kernel`` and without texts, the map is a ``KernelRidge`` instead, from a dozen re-embedded rows on.
     """
 
     def __init__(
