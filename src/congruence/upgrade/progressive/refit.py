@@ -270,8 +270,15 @@ class Refit:
         self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None, like: KernelRidge | None
     ) -> Correction:
         """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
-        kept = [(*self.terms(X, PLAIN, None, mapped)[::3], Y, random) for X, Y, _, random, mapped in rows]
-        X, base, Y, random = (np.concatenate([part[::step] for part in side]) for side in zip(*kept, strict=True))
+        kept = [
+            (
+                *self.terms(X[::step], PLAIN, None, None if base is None else base[::step])[::3],
+                Y[::step],
+                random[::step],
+            )
+            for X, Y, _, random, base in rows
+        ]
+        X, base, Y, random = map(np.concatenate, zip(*kept, strict=True))
         if own := isinstance(self._mapping, KernelMap):
             pairs = self._mapping.pairs()
             X, Y = np.vstack([pairs[0], X]), np.vstack([pairs[1], Y])
@@ -282,9 +289,9 @@ class Refit:
         drawn, factor = random[fit.rows], 1.0
         if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
             some = fit.rows[drawn]
-            mapped = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
+            ours = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
             # Halfway: with all of it, searches for one row lose more than lists gain.
-            factor = min(1.0, (1 + balance(Y[some], mapped, mean, *lists)) / 2)
+            factor = min(1.0, (1 + balance(Y[some], ours, mean, *lists)) / 2)
         part = KernelPart(fit.regression, mean, unused(Y, mean), not own, factor)
         evidence = f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean"
         return Correction(KERNEL, fit.regression.ridge, kernel=part, evidence=evidence)
