@@ -56,11 +56,10 @@ class KernelRidge(NamedTuple):
         ridge: float | None = None,
         landmarks: int = 2000,
         random_state: int = 0,
-        like: KernelRidge | None = None,
     ) -> KernelFit:
         """Fit on rows (n, i) and (n, o). What is None is chosen by the mean cosine of left-out predictions with the
-        truth, without ``axes`` (k, o), once ``start`` (n, o) is added to both; with ``like``, nothing is chosen. Equal
-        rows of X count once, with the mean of their Y.
+        truth, without ``axes`` (k, o), once ``start`` (n, o) is added to both. Equal rows of X count once, with the
+        mean of their Y.
         """
         rng = np.random.default_rng(random_state)
         first, place = np.unique(equal_rows(X), return_inverse=True)
@@ -82,8 +81,6 @@ class KernelRidge(NamedTuple):
         usual = usual if usual > 1e-9 * size else size
         tried = [("linear", size)] * (kernel != "rbf")
         tried += [("rbf", one * usual) for one in (WIDTHS if width is None else (width,)) if kernel != "linear"]
-        if like is not None:
-            tried, ridge = [(like.kernel, like.width)], like.ridge
         best: tuple[float, Any] = -np.inf, None
         for name, scale in tried:
             gram = _products(A, A, name, scale)

@@ -244,8 +244,7 @@ class Refit:
         if n < FEWEST:
             return last
         if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self._mapping, KernelMap)):
-            like = None if choose or last.kernel is None else last.kernel.regression
-            return self._fit_kernel(rows, -(-n // COMPARED), lists, like)
+            return self._fit_kernel(rows, -(-n // COMPARED), lists)
         training, drawn = Training(n, self.kinds[-2:][0]), 0
         tests: list[tuple[int, MapTerms, np.ndarray]] = []
         for X, Y, weights, random, mapped in rows:
@@ -266,9 +265,7 @@ class Refit:
         plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def _fit_kernel(
-        self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None, like: KernelRidge | None
-    ) -> Correction:
+    def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
         """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
         kept = [
             (
@@ -285,7 +282,7 @@ class Refit:
             random = np.append(np.zeros(len(pairs[0]), bool), random)
         mean = Y.mean(axis=0)
         start, axes = np.zeros_like(Y) if own else base - mean, mean[None] / max(float(np.linalg.norm(mean)), 1e-12)
-        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes, like=like)
+        fit = KernelRidge.fit(X, Y - mean - start, start=start, axes=axes)
         drawn, factor = random[fit.rows], 1.0
         if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
             some = fit.rows[drawn]
