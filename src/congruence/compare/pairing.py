@@ -607,7 +607,9 @@ def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarra
     turn = (side.basis @ turn).astype(rows.dtype)
     along = np.empty((len(rows), turn.shape[1]), np.float32)
     for part in blocks(len(rows), rows.itemsize * rows.shape[1]):
-        along[part] = _directions(rows[part] - side.mean) @ turn
+        centered = rows[part] - side.mean
+        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
+        along[part] = centered @ turn / np.where(norms > 0, norms, 1.0)
     return along - along.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
