@@ -206,6 +206,11 @@ def scaled(A: np.ndarray, name: str) -> np.ndarray:
     return A / np.abs(A).max()
 
 
+def narrowed(C: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) in at most n coordinates of their span, in which their products are the same."""
+    return np.linalg.qr(C.T, mode="r").T if C.shape[1] > len(C) else C
+
+
 def check_square(A: np.ndarray, metric: str) -> None:
     """Check that n × n matrices fit in memory."""
     if len(A) > MOST_ROWS:

@@ -6,7 +6,17 @@ import numpy as np
 
 from congruence._utils.arrays import NUMPY, blocks, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
-from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts, native_pair
+from congruence.metrics._base import (
+    EPS,
+    OF_SHAPES,
+    Metric,
+    as_scalar,
+    contrasts,
+    float_pair,
+    from_contrasts,
+    narrowed,
+    native_pair,
+)
 
 
 def _detached(A: Array) -> Array:
@@ -37,7 +47,7 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """
     if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
         sizes = xp.sum(A * A) + xp.sum(B * B)
-        squared = sizes - 2 * xp.sum(xp.linalg.svdvals(xp.matrix_transpose(A) @ B))
+        squared = sizes - 2 * _nuclear(to_numpy(xp.matrix_transpose(A) @ B))
         if float(squared) > 1e-3 * float(sizes):
             return squared
     L, R = _alignment_factors(xp, A, B)
@@ -47,6 +57,17 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
         if factor.shape[0] > factor.shape[1]:  # the component in dimensions that the other side does not have
             total = total + xp.sum((side - projected @ xp.matrix_transpose(factor)) ** 2)
     return total
+
+
+def _nuclear(C: np.ndarray) -> float:
+    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that."""
+    if min(C.shape) > 256:
+        values = np.linalg.eigvalsh(C.T @ C if C.shape[0] > C.shape[1] else C @ C.T)
+        if values[0] > 0:
+            s = np.sqrt(values)
+            if EPS * values[-1] * (1 / s).sum() < 1e-10 * s.sum():  # the error of each eigenvalue is about EPS λ₁
+                return float(s.sum())
+    return float(np.linalg.svd(C, compute_uv=False).sum())
 
 
 def procrustes_distance(X: RowsLike, Y: RowsLike) -> float | Tensor:
@@ -109,7 +130,7 @@ def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
     """Return centered rows of unit Frobenius norm, turned into at most n columns."""
     C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name))
-    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
+    return narrowed(C)
 
 
 METRICS = (
