@@ -11,7 +11,7 @@ from congruence.cli._options import MODEL, Force, Ids, Json, Normalize, Seed, ar
 from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
-from congruence.cli.search import print_hits, table_of_hits
+from congruence.cli.search import list_hits, print_hits
 from congruence.errors import ParameterError
 
 #: Commands in the order of the help, by the module that has them.
@@ -56,7 +56,7 @@ def search(
     bridge = Bridge.load(map_path)
     new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
     found = bridge.search(new_queries, old_rows, k)
-    hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
+    hits = list_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
     report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_rows": len(old_rows)}
     title = f"{len(new_queries):,} queries, {len(old_rows):,} rows"
     print_hits(title, hits, report, force=force, as_json=as_json)

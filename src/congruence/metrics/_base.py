@@ -208,7 +208,7 @@ def scaled(A: np.ndarray, name: str) -> np.ndarray:
 
 def narrowed(C: np.ndarray) -> np.ndarray:
     """Return rows (n, d) in at most n coordinates of their span, in which their products are the same."""
-    return np.linalg.qr(C.T, mode="r").T if C.shape[1] > len(C) else C
+    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
 
 
 def check_square(A: np.ndarray, metric: str) -> None:
