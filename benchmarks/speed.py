@@ -224,9 +224,13 @@ class Spent(float):
 def command(*words: object) -> Callable[[], Spent]:
     """Return a job that runs a program and returns its processor seconds, its start included."""
 
+    # As an installed package, whose modules are compiled already; the first call compiles those of a checkout.
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    given["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "compiled"))
+
     def run() -> Spent:
         before = os.times()
-        subprocess.run([sys.executable, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, *map(str, words)], check=True, stdout=subprocess.DEVNULL, env=given)
         after = os.times()
         return Spent(after.children_user + after.children_system - before.children_user - before.children_system)
 

@@ -69,13 +69,7 @@ def search(
 
 
 def print_hits(
-    title: str,
-    hits: list[dict[str, Any]],
-    report: dict[str, Any],
-    notes: Sequence[str] = (),
-    *,
-    force: bool,
-    as_json: bool,
+    title: str, hits: list[Any], report: dict[str, Any], notes: Sequence[str] = (), *, force: bool, as_json: bool
 ) -> None:
     """Write the hits where ``report["output"]`` says, and print the first of them, or the report as JSON."""
     out = report["output"]

@@ -138,12 +138,13 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str) -> Array:
     # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
     # maps the vector of ones to the first axis, with that axis dropped.
     C = A[1:, :] - A[:1, :]
-    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
+    C -= xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     size = xp.max(xp.abs(C), axis=0)
     varies = size > NOISE * EPS * xp.max(xp.abs(A), axis=0)
     if not bool(xp.any(varies)):
         raise equal_rows(name, n)
-    return C[:, varies] / xp.max(size)  # avoids overflow and underflow of squares
+    C = C if bool(xp.all(varies)) else C[:, varies]
+    return C / xp.max(size)  # avoids overflow and underflow of squares
 
 
 def check_varies(xp: ArrayNamespace, A: Array, name: str) -> None:

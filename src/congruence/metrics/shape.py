@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._utils.arrays import NUMPY, blocks, is_tensor, to_numpy
+from congruence._utils.arrays import NUMPY, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
+from congruence.linalg.moments import CrossMoments
 from congruence.metrics._base import (
     EPS,
     OF_SHAPES,
@@ -96,18 +97,13 @@ def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
     A, B = map(to_numpy, sides)
     if min(A.shape[1], B.shape[1]) > len(A):
         return None
-    means = A.mean(axis=0, dtype=np.float64).astype(np.float32), B.mean(axis=0, dtype=np.float64).astype(np.float32)
-    cross, sizes = np.zeros((A.shape[1], B.shape[1])), np.zeros(2)
-    for part in blocks(len(A), 4 * (A.shape[1] + B.shape[1]), budget=16 * 2**20):
-        a, b = A[part] - means[0], B[part] - means[1]
-        cross += a.T @ b
-        sizes += [np.einsum("ij,ij->i", side, side).sum(dtype=np.float64) for side in (a, b)]
-    if not 1e-20 < sizes.min() <= sizes.max() < 1e20:
-        return None
+    moments = CrossMoments.of(A, B)
+    sizes = moments.source_scatter, moments.target_scatter
+    means = [len(A) * float(mean @ mean) for mean in (moments.source_mean, moments.target_mean)]
     # A mean that is far larger than the spread leaves rounding errors of its own size.
-    if any(n * float(mean @ mean) > 1e6 * size for n, mean, size in zip((len(A),) * 2, means, sizes, strict=True)):
+    if not 1e-20 < min(sizes) <= max(sizes) < 1e20 or means[0] > 1e6 * sizes[0] or means[1] > 1e6 * sizes[1]:
         return None
-    alike = float(np.linalg.svd(cross, compute_uv=False).sum() / np.sqrt(sizes.prod()))
+    alike = _nuclear(moments.cross) / np.sqrt(sizes[0] * sizes[1])
     return float(np.arccos(alike)) if alike < 0.99 else None  # near 1 the cosine loses half of the angle's digits
 
 

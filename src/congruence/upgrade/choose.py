@@ -317,7 +317,7 @@ def choose_map(
         check_choice(fixed.get("shrinkage", "auto"), SHRINKAGES, "shrinkage")
         given = Candidate("rotation as given", "orthogonal", fixed)
         evidence = "its parameters were given, so nothing was compared"
-        return given.chosen(evidence, measure_quality(X, Y, given, groups, moments))
+        return given.chosen(evidence, measure_quality(X, Y, given, groups))
     same_width, narrow = X.shape[1] == Y.shape[1], min(X.shape[1], Y.shape[1])
     least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
     whole = X, Y
@@ -366,17 +366,10 @@ def count_distinct(X: np.ndarray) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def measure_quality(
-    X: np.ndarray,
-    Y: np.ndarray,
-    candidate: Candidate,
-    groups: np.ndarray | None = None,
-    moments: CrossMoments | None = None,
-) -> Quality:
-    """Return how much of left-out rows a kind of map gets right; ``moments`` are those of all pairs, if known."""
+def measure_quality(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray | None = None) -> Quality:
+    """Return how much of left-out rows a kind of map gets right."""
     groups = duplicate_groups(X, Y) if groups is None else groups
-    folds = left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), moments=moments)
-    return _LeftOut(X, Y, folds, candidate).quality
+    return _LeftOut(X, Y, left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)), candidate).quality
 
 
 class _LeftOut:
