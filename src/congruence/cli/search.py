@@ -92,12 +92,12 @@ def print_hits(
         say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
 
 
-def list_hits(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> list[dict[str, Any]]:
+def list_hits(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> list[Any]:
     """Return one row per hit, query by query, nearest first."""
     # If one part has ids and the other row numbers, both become strings: a column has one type.
-    queries, hit_ids = (ids if ids.dtype.kind in "iu" else ids.astype(str) for ids in (queries, hit_ids))
+    of_query, of_hit = (int if ids.dtype.kind in "iu" else str for ids in (queries, hit_ids))
     return [
-        {"query": query, "rank": rank, "id": name, "model": "new" if new else "old", "score": score}
+        {"query": of_query(query), "rank": rank, "id": of_hit(name), "model": ("old", "new")[new], "score": score}
         for query, *found in zip(*(side.tolist() for side in (queries, hit_ids, is_new, scores)), strict=True)
         for rank, (name, new, score) in enumerate(zip(*found, strict=True), 1)
     ]

@@ -20,6 +20,7 @@ from congruence._utils.top_k import candidate_slices, kth_from_below, select_top
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
+from congruence.splits import equal_rows
 
 #: Bytes of the rows that are compared at a time, chosen to fit in the processor's cache.
 _PAIR_BYTES = 2**20
@@ -387,8 +388,8 @@ def exact_similarity(
         nonlocal compared, copies
         compared += len(i)
         if copies is None and compared > len(Q) + n:  # finding copies costs as many products and a sort
-            first_g = _first_copies(G)
-            copies = (first_g if Q is G else _first_copies(Q)), first_g
+            first_g = equal_rows(G)
+            copies = (first_g if Q is G else equal_rows(Q)), first_g
         if copies is None or all((first == np.arange(len(first))).all() for first in copies):
             return compute(i, j)
         # A row repeated a thousand times gives a million pairs of equal value.
@@ -396,21 +397,3 @@ def exact_similarity(
         return compute(*np.divmod(pairs, n))[inverse]
 
     return exact
-
-
-def _first_copies(A: np.ndarray) -> np.ndarray:
-    """Return the number of the first row equal to each row, shape (n,), in O(n) memory."""
-    n, d = A.shape
-    # Equal rows have equal projections onto a random direction. The converse is checked below.
-    direction = np.random.default_rng(0).standard_normal(d)
-    projections = np.empty(n)
-    for part in blocks(n, 16 * d, budget=8 * 2**20):
-        projections[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
-    _, index, inverse = np.unique(projections, return_index=True, return_inverse=True)
-    first = index[inverse]
-    later = np.flatnonzero(first != np.arange(n))
-    for part in blocks(len(later), 2 * d * A.dtype.itemsize, budget=8 * 2**20):
-        rows = later[part]
-        differ = (A[rows] != A[first[rows]]).any(axis=1)
-        first[rows[differ]] = rows[differ]
-    return first
