@@ -448,8 +448,8 @@ def migration(X: np.ndarray, Y: np.ndarray) -> Callable[[], None]:
     return run
 
 
-def growth(most: int) -> list[dict[str, object]]:
-    """Time and memory of jobs at growing numbers of rows, and at growing widths."""
+def growth(most: int, only: list[str]) -> Iterator[dict[str, object]]:
+    """Yield time and memory of jobs at growing numbers of rows, and at growing widths."""
 
     def transform(X: np.ndarray, Y: np.ndarray) -> Callable[[], object]:
         mapping = OrthogonalMap().fit(X[:2000], Y[:2000])
@@ -465,8 +465,9 @@ def growth(most: int) -> list[dict[str, object]]:
         "certify": lambda X, Y: lambda: congruence.certify(X, Y),
     }
     limits = {"mutual k-NN": 30_000, "certify": 4000, "migrate": 300_000}
-    results = []
     for name, job in made.items():
+        if not any(part in name for part in only):
+            continue
         job(*spaces(2000, 128, 128))()  # what the first call imports is no growth
         small = 3 if name == "certify" else 1  # its rows are pairs, of which there are few
         for axis, sizes in (("rows", [(n // small, 256) for n in (3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)]),
@@ -484,8 +485,7 @@ def growth(most: int) -> list[dict[str, object]]:
             slope = [float(np.polyfit(np.log(at), np.log(np.maximum(y, 1e-3)), 1)[0]) for y in (seconds, memories)]
             cells = ", ".join(f"{a:,}: {s:.2f} s, {m:.0f} MB" for a, s, m in points)
             print(f"| {name} | {axis} | {slope[0]:.2f} | {slope[1]:.2f} | {cells} |", flush=True)
-            results.append({"job": name, "axis": axis, "points": points, "time": slope[0], "memory": slope[1]})
-    return results
+            yield {"job": name, "axis": axis, "points": points, "time": slope[0], "memory": slope[1]}
 
 
 def main() -> None:
@@ -496,10 +496,12 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="slopes of time and memory instead of the table")
     parser.add_argument("--most", type=int, default=1_000_000, help="most rows with --growth")
     options = parser.parse_args()
+    results: list[dict[str, object]] = []
     if options.growth:
-        write_json(options, growth(options.most))
+        for one in growth(options.most, options.only):
+            results.append(one)
+            write_json(options, results)  # so far
         return
-    results = []
     print("| job | ours | alternative | ours ÷ alternative |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         for job, make in jobs(Path(name), options.quick):
