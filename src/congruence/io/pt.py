@@ -55,7 +55,8 @@ class _Tensor:
 
     def __init__(self, tensor: Any) -> None:
         self._tensor, self.shape, kind = tensor, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._known = kind in np.sctypeDict
+        # Another package may have registered a bfloat16 with NumPy, which then is not built in.
+        self._known = kind in np.sctypeDict and np.dtype(kind).isbuiltin == 1
         self.dtype = np.dtype(kind if self._known else np.float32)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
