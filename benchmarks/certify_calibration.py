@@ -91,8 +91,10 @@ def formed(name: str, form: str, old: Model, new: Model, labels: np.ndarray, n: 
     return Case(name, images[0], images[1], n, labels, (wordings[0], wordings[1]))
 
 
-def random_models(rng: np.random.Generator, total: int, *, classes: int = 20, **facts: Any) -> tuple[Model, Model, Any]:
-    d = int(rng.choice([16, 32, 64]))
+def random_models(
+    rng: np.random.Generator, total: int, *, classes: int = 20, d: int | None = None, **facts: Any
+) -> tuple[Model, Model, Any]:
+    d = d or int(rng.choice([16, 32, 64]))
     given = {
         "source_noise": float(rng.uniform(0.3, 1.6)),
         "target_noise": float(rng.uniform(0.3, 1.2)),
@@ -152,10 +154,8 @@ def simulated(kind: str, seed: int) -> tuple[Case, np.ndarray, np.ndarray]:
     else:
         old, new, labels = draw(rng, total)
     if kind == "mixed":  # a second content, related otherwise
-        old2, new2, labels2 = random_models(rng, total, d_target=new["image"].shape[1])
-        d = old["image"].shape[1]
-        while old2["image"].shape[1] != d:
-            old2, new2, labels2 = random_models(rng, total, d_target=new["image"].shape[1])
+        widths = {"d": old["image"].shape[1], "d_target": new["image"].shape[1]}
+        old2, new2, labels2 = random_models(rng, total, **widths)
         second = rng.random(total) < 0.4
         for model, other in ((old, old2), (new, new2)):
             for name in model:
@@ -320,7 +320,7 @@ def examine(kind: str, seed: int, folder: str) -> dict[str, Any] | None:
         "right": best.action,
         "near": sorted({right(-NEAR).action, best.action, right(NEAR).action}),
         "more": said.verdict.more,
-        "mispaired": bool(said.pairing["state"] not in ("paired", "cannot tell")),
+        "mispaired": bool(said.pairing["state"] not in ("paired", "cannot tell", "too few")),
         "same_map": bool(gap < 1e-6),
         "scores": {way: [e.value, e.low, e.high, ways.get(way)] for way, e in said.strategies[said.task].items()},
         "inside": {name: [sum(map(inside, of)), len(of)] for name, of in found.items()},

@@ -14,6 +14,7 @@ without its encodings, beside that of an exact search.
 import copy
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def shares(world, budgets):
     return found
 
 
-def progressive(world, budgets):
+def progressive(world, budgets, shares=(0.02, 0.1, 0.3, 0.5)):
     """Follow plans in random order, one batch for each share."""
     found, kernel = {}, fit(*world.pairs, "kernel", check=False)
     for name, mapping, search in (
@@ -164,7 +165,7 @@ def progressive(world, budgets):
         plan = Progressive(mapping, world.old, search=search or "lists")
         if search is None:
             plan.refit = Refit(mapping, None, plan.refit.size)
-        for share in (0.0, 0.02, 0.1, 0.3, 0.5):
+        for share in (0.0, *shares):
             if share:
                 size = round(share * world.n) - int(plan.embedded.sum())
                 for ids in plan.batches(size=size, share=share):
@@ -262,6 +263,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--budgets", type=int, nargs="+", default=[50], help="encodings a query")
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.02, 0.1, 0.3, 0.5], help="of progressive plans")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--width", type=int, default=256)
@@ -274,7 +276,8 @@ def main():
             results[f"{n} rows"] = timed(n, options.width, 30)
             print(n, {name: round(value, 2) for name, value in results[f"{n} rows"].items()}, flush=True)
     else:
-        ask = {"lists": lists, "shares": shares, "progressive": progressive, "logs": logs}[options.what]
+        follow = partial(progressive, shares=options.shares)
+        ask = {"lists": lists, "shares": shares, "progressive": follow, "logs": logs}[options.what]
         for name in options.models:
             for pairs in options.pairs:
                 runs = [

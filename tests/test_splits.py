@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from congruence import Embeddings, Space
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.splits import Split, duplicate_groups, unpaired_pools, warn_duplicates
+from congruence.splits import Split, duplicate_groups, equal_rows, unpaired_pools, warn_duplicates
 
 IDS = np.array([f"item {k}" for k in range(500)])
 
@@ -56,6 +56,18 @@ def test_groups_are_connected_components_over_both_sides(seed, width):
     X, Y = (rng.normal(size=(12, width)).astype(np.float32)[rng.integers(12, size=30)] for _ in range(2))
     assert np.array_equal(duplicate_groups(X, Y), naive_groups(X, Y))
     assert np.array_equal(duplicate_groups(X), naive_groups(X))
+
+
+@pytest.mark.parametrize("before", [0, 40])
+def test_rows_of_equal_hashes_are_compared(monkeypatch, before):
+    class Flat:
+        @staticmethod
+        def integers(low, high, size, dtype):
+            return np.zeros(size, dtype)
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Flat)
+    rows = np.hstack([np.ones((4, before)), [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [5.0, 6.0]]])
+    assert equal_rows(rows).tolist() == [0, 1, 0, 3]
 
 
 def test_equal_numbers_areequal_rows_whatever_their_bytes():

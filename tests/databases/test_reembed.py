@@ -606,6 +606,8 @@ def test_rows_that_change_after_a_kill_are_mapped_by_their_content(mapping, trut
 
     def watched(name, call):
         def run(*arguments, **options):
+            if name == step == "encode" and count.count(step) == nth:
+                raise Killed  # before the model is asked: its answer would be lost
             result = call(*arguments, **options)
             count.append(name)
             if count.count(step) > nth:

@@ -11,7 +11,6 @@ from samples import KINDS, in_blocks, sample, similarities
 from scipy.stats import kstest
 from sklearn.neighbors import NearestNeighbors
 
-import congruence.metrics.search as search
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics import METRICS as ALL
 from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
@@ -79,17 +78,6 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
 def test_extreme_scales_change_nothing(scale, metric):
     A = RNG.standard_normal((50, 6)).astype(np.asarray(scale).dtype)
     np.testing.assert_array_equal(nearest(A * scale, 5, metric=metric), nearest(A, 5, metric=metric))
-
-
-def test_a_chance_equal_shadow_is_no_copy(monkeypatch):
-    class Flat:
-        @staticmethod
-        def standard_normal(d):
-            return np.zeros(d)
-
-    expected = nearest(X, 5)
-    monkeypatch.setattr(search.np.random, "default_rng", lambda seed: Flat)
-    np.testing.assert_array_equal(nearest(X, 5), expected)
 
 
 def test_no_square_array_is_built():

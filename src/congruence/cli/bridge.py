@@ -29,7 +29,7 @@ from congruence.cli._options import MODEL, Force, Ids, Json, Normalize, Seed, ar
 from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say, say_error
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
-from congruence.cli.search import print_hits, table_of_hits
+from congruence.cli.search import list_hits, print_hits
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def search(
         refuse_options({f"--set {name}": True for name in settings}, "without --encode")
         rows = read(index, ids)
         found, n = Bridge.load(map_path).search(new_queries, rows, k), len(rows)
-        hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
+        hits = list_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
     else:
         qrels = settings.pop("qrels", None)
         with by_use.open(map_path, index, settings, ids) as lazy:
@@ -135,8 +135,8 @@ def search(
             lazy.limit = limit
             now = lazy.search(new_queries, k)
             n, share, error = lazy.rows.n, lazy.reembedded_share_, lazy.error_
-        hits = table_of_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
-        hits = hits.filter(np.isfinite(now.scores.ravel()))
+        hits = list_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
+        hits = [hit for hit in hits if hit["score"] > -np.inf]
         report |= {**lazy.counts_, "reembedded_share": share, "error": error and str(error)}
         report["agreement"] = lazy.agreement_
         notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]

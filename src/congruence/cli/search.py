@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
-    import pyarrow as pa
 
 
 _PRINTED = 20  # number of hits printed
@@ -64,24 +63,26 @@ def search(
     counts = {"n_old": len(old_rows), "n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
     counts["merge"] = settings.get("merge", "standardize")
     title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
-    hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
+    hits = list_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
     report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), **counts}
     print_hits(title, hits, report, notes, force=force, as_json=as_json)
 
 
 def print_hits(
-    title: str, hits: pa.Table, report: dict[str, Any], notes: Sequence[str] = (), *, force: bool, as_json: bool
+    title: str, hits: list[Any], report: dict[str, Any], notes: Sequence[str] = (), *, force: bool, as_json: bool
 ) -> None:
     """Write the hits where ``report["output"]`` says, and print the first of them, or the report as JSON."""
     out = report["output"]
     if out is not None:
-        write_table(hits, out, force=force)
+        import pyarrow as pa  # not before: it imports pandas
+
+        write_table(pa.Table.from_pylist(hits), out, force=force)
     if as_json:
-        print_json({**report, "hits": hits.to_pylist() if out is None else None})
+        print_json({**report, "hits": hits if out is None else None})
         return
     lines = [
         [str(hit["query"]), str(hit["rank"]), str(hit["id"]), hit["model"], f"{hit['score']:.4f}"]
-        for hit in hits.slice(0, _PRINTED).to_pylist()
+        for hit in hits[:_PRINTED]
     ]
     print_table(title, ["query", "rank", "id", "model", "score"], lines)
     say(*notes)
@@ -91,24 +92,14 @@ def print_hits(
         say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
 
 
-def table_of_hits(
+def list_hits(
     queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray, other: str = "old"
-) -> pa.Table:
+) -> list[Any]:
     """Return one row per hit, query by query, nearest first."""
-    import numpy as np
-    import pyarrow as pa
-
-    def column(ids: np.ndarray) -> pa.Array:
-        # If one part has ids and the other row numbers, both become strings: a column has one type.
-        return pa.array(ids) if ids.dtype.kind in "iu" else pa.array([str(i) for i in ids.tolist()], pa.string())
-
-    m, k = hit_ids.shape
-    return pa.table(
-        {
-            "query": column(np.repeat(queries, k)),
-            "rank": np.tile(np.arange(1, k + 1), m),
-            "id": column(hit_ids.ravel()),
-            "model": pa.array(np.where(is_new, "new", other).ravel().tolist(), pa.string()),
-            "score": scores.ravel(),
-        }
-    )
+    # If one part has ids and the other row numbers, both become strings: a column has one type.
+    of_query, of_hit = (int if ids.dtype.kind in "iu" else str for ids in (queries, hit_ids))
+    return [
+        {"query": of_query(query), "rank": rank, "id": of_hit(name), "model": (other, "new")[new], "score": score}
+        for query, *found in zip(*(side.tolist() for side in (queries, hit_ids, is_new, scores)), strict=True)
+        for rank, (name, new, score) in enumerate(zip(*found, strict=True), 1)
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows, to_numpy
+from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows, squared_norms, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
@@ -301,7 +301,10 @@ def remember_rows(mapping: Map, old: Mapping[str | None, np.ndarray], new: Mappi
         out = to_numpy(mapping.for_modality(modality).transform(distinct(X), role="plain"))
         mapping_unit = mapping.target_space_.normalized
         rows[kind_name("mapped", modality)] = normalize_rows(out) if mapping_unit else out
-    mapping.origins_ = Kinds.of({name: X[np.isfinite(X).all(axis=1) & X.any(axis=1)] for name, X in rows.items()})
+    usable = {
+        name: X if squared_norms(X)[3] else X[np.isfinite(X).all(axis=1) & X.any(axis=1)] for name, X in rows.items()
+    }
+    mapping.origins_ = Kinds.of(usable)
 
 
 @dataclass(frozen=True)

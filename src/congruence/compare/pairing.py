@@ -456,9 +456,11 @@ def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
     own = float(flat @ L.ravel())
-    orders = (rng.permutation(len(K)) for _ in range(permutations))
-    # Two takes read memory in order, and need two thirds of the time of indexing by rows and columns.
-    reached = sum(float(flat @ L.take(order, axis=0).take(order, axis=1).ravel()) >= own - 1e-12 for order in orders)
+    reached, (rows, both) = 0, np.empty((2, *L.shape))
+    for order in (rng.permutation(len(K)) for _ in range(permutations)):
+        # Two takes read memory in order, and need two thirds of the time of indexing by rows and columns.
+        L.take(order, axis=0, out=rows, mode="clip").take(order, axis=1, out=both, mode="clip")
+        reached += float(flat @ both.ravel()) >= own - 1e-12
     return (1 + reached) / (1 + permutations)
 
 
@@ -606,7 +608,9 @@ def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarra
     turn = (side.basis @ turn).astype(rows.dtype)
     along = np.empty((len(rows), turn.shape[1]), np.float32)
     for part in blocks(len(rows), rows.itemsize * rows.shape[1]):
-        along[part] = _directions(rows[part] - side.mean) @ turn
+        centered = rows[part] - side.mean
+        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
+        along[part] = centered @ turn / np.where(norms > 0, norms, 1.0)
     return along - along.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 

@@ -268,17 +268,18 @@ def _best_path(table: np.ndarray, states: np.ndarray) -> np.ndarray:
     gains = np.where(inside, np.take_along_axis(table, np.clip(columns, 0, m - 1), axis=1), 0.0)
     total = np.full(count, -_CHANGE)
     total[0] = 0.0
-    came_from = np.empty((m, count), np.intp)
+    stays, top = np.empty((m, count), bool), np.empty(m, np.intp)
     for i in range(m):
-        top = int(np.argmax(total))
-        stays = total >= total[top] - _CHANGE
-        came_from[i] = np.where(stays, np.arange(count), top)
-        total = np.where(stays, total, total[top] - _CHANGE) + gains[i]
+        top[i] = best = total.argmax()
+        least = total[best] - _CHANGE
+        np.greater_equal(total, least, out=stays[i])
+        np.maximum(total, least, out=total)
+        total += gains[i]
     path = np.empty(m, np.intp)
     state = int(np.argmax(total))
     for i in reversed(range(m)):
         path[i] = state
-        state = int(came_from[i, state])
+        state = state if stays[i, state] else int(top[i])
     return np.asarray(states[path])
 
 

@@ -159,7 +159,7 @@ def compare_spaces(
                 if advance:
                     advance(1)
             nulls.append(null)
-            each = [float(steps.fn(A[part], B[part])) for part in parts]
+            each = [steps.compare(steps.prepare(A[part], "X"), steps.prepare(B[part], "Y")) for part in parts]
             errors.append(float(np.std(each, ddof=1)) if halves > 1 else 0.0)
     by_chance = chance(np.array(values), np.array(nulls).T, np.array([steps.larger_is_closer for steps in entries]))
     return Similarities(

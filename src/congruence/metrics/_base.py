@@ -138,12 +138,13 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str) -> Array:
     # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
     # maps the vector of ones to the first axis, with that axis dropped.
     C = A[1:, :] - A[:1, :]
-    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
+    C -= xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     size = xp.max(xp.abs(C), axis=0)
     varies = size > NOISE * EPS * xp.max(xp.abs(A), axis=0)
     if not bool(xp.any(varies)):
         raise equal_rows(name, n)
-    return C[:, varies] / xp.max(size)  # avoids overflow and underflow of squares
+    C = C if bool(xp.all(varies)) else C[:, varies]
+    return C / xp.max(size)  # avoids overflow and underflow of squares
 
 
 def check_varies(xp: ArrayNamespace, A: Array, name: str) -> None:
@@ -204,6 +205,11 @@ def scaled(A: np.ndarray, name: str) -> np.ndarray:
     A = A.astype(np.float64)
     A = A - A.mean(axis=0)
     return A / np.abs(A).max()
+
+
+def narrowed(C: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) in at most n coordinates of their span, in which their products are the same."""
+    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
 
 
 def check_square(A: np.ndarray, metric: str) -> None:

@@ -35,6 +35,7 @@ from congruence.metrics._base import (
     equal_rows,
     float_pair,
     from_contrasts,
+    narrowed,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _number(value: Array) -> float:
 
 def _spectrum(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any, Any]:
     """Return U, s and Vᵀ of C without the directions that are only rounding error; at most ``most``, if given."""
-    if most is not None and most < C.shape[1] <= C.shape[0] / 2 and not is_tensor(C):
+    if most is not None and most < C.shape[1] <= C.shape[0] and not is_tensor(C):
         values, vectors = (np.flip(part, -1)[..., :most] for part in np.linalg.eigh(C.T @ C))
         if values[-1] > 1e-3 * values[0]:  # squaring loses few digits
             s = np.sqrt(values)
@@ -108,11 +109,12 @@ def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | 
         # rank. QR stays differentiable if singular values repeat, for example on whitened data, but needs full rank.
         C = C / xp.max(xp.abs(C), axis=0)
         C = C / xp.sqrt(xp.sum(C * C, axis=0))
-        if C.shape[0] >= C.shape[1]:
-            Q, R = xp.linalg.qr(C)
+        if C.shape[0] >= C.shape[1] or not is_tensor(C):
+            Q, R = xp.linalg.qr(C) if C.shape[0] >= C.shape[1] else (xp.eye(C.shape[0]), narrowed(C))
             s = xp.linalg.svdvals(R)
             if bool(s[-1] > max(C.shape) * EPS * s[0]):
                 return Q
+    C = C if is_tensor(C) else narrowed(C)
     U, s, _ = _spectrum(xp, C, rank if reduce == "pca" else None)
     return _shrink(xp, U, s, ridge)
 
@@ -221,7 +223,7 @@ def _leading(xp: ArrayNamespace, A: Array, name: str, keep: float | int = 0.99, 
     if standardize:
         C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
         C = C / xp.sqrt(xp.sum(C * C, axis=0))
-    U, s, _ = _spectrum(xp, C)
+    U, s, _ = _spectrum(xp, C if is_tensor(C) else narrowed(C))
     return U[:, : _count_kept(s, keep)]
 
 
@@ -245,18 +247,25 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None) -> float | Tenso
 
 
 class _Weighted(NamedTuple):
-    """A whitened side, and the coordinates of its columns in it, which do not depend on the order of the rows."""
+    """A whitened side, the coordinates of its columns in it, which do not depend on the order of the rows, and whether
+    its columns span all differences of rows.
+    """
 
     basis: Array
     coordinates: Array
+    whole: bool
 
 
 def _weighted(xp: ArrayNamespace, A: Array, name: str, rank: int | None = None) -> _Weighted:
     Q = _whitened(xp, A, name, rank or 1, None if rank is None else "pca", 0.0)
-    return _Weighted(Q, xp.matrix_transpose(Q) @ contrasts(xp, A, name))
+    whole = Q.shape[1] == Q.shape[0] and not is_tensor(Q)
+    C = contrasts(xp, A, name)
+    return _Weighted(Q, C if whole else xp.matrix_transpose(Q) @ C, whole)
 
 
 def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -> Array:
+    if first.whole or second.whole:  # all correlations are 1
+        return xp.asarray(1.0)
     U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(first.basis) @ second.basis, full_matrices=False)
     importance = xp.sum(xp.abs(xp.matrix_transpose(U) @ first.coordinates), axis=1)
     return xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0))

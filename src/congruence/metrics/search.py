@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks, device, is_remote, namespace, normalize_rows, to_numpy
+from congruence._utils.arrays import UNIT_TOLERANCE, blocks, device, is_remote, namespace, normalize_rows, to_numpy
 from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, share_top_k, top_k
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
+from congruence.splits import equal_rows
 
 #: Bytes of the rows that are compared at a time, chosen to fit in the processor's cache.
 _PAIR_BYTES = 2**20
@@ -295,17 +296,19 @@ def centered_form(
     """
     n, d = G.shape
     norms = _norms(G)
-    mean = np.zeros(d)
-    for part in blocks(n, 32 * d, budget=8 * 2**20):
+    mean, off = np.zeros(d), float(np.abs(norms - 1).max())
+    # For few queries among unit rows, a centered copy of the gallery would take longer than the search.
+    few = metric == "cosine" and 100 * len(Q) <= n and off < UNIT_TOLERANCE / 50
+    for part in () if few else blocks(n, 32 * d, budget=8 * 2**20):
         rows = G[part].astype(np.float64)
         mean += (normalize_rows(rows, names[1]) if metric == "cosine" else rows).sum(axis=0) / n
     precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
     shift: np.ndarray | None = None
-    query_rows, gallery_rows = Q, G
+    query_rows, gallery_rows = normalize_rows(Q, names[0]) if few else Q, G
     # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If
     # the mean dominates, the centered products are small, and so is their rounding error. An inner product without such
     # a mean needs no copy.
-    centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
+    centered = not few and (metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2)))
     if centered:
         gallery_rows, shift = np.empty_like(G), np.empty(n)
         for part, rows in _centered(G, metric, names[1], mean):
@@ -321,7 +324,7 @@ def centered_form(
     longest = float(gallery_norms.max())
     slack = ((d + 8) * float(precision.eps) + truncation * (2 + truncation)) * longest * query_norms
     # Subnormal numbers may be flushed to 0.
-    slack += d * float(precision.tiny) * (1 + longest + max(longest, float(query_norms.max())))
+    slack += off * few + d * float(precision.tiny) * (1 + longest + max(longest, float(query_norms.max())))
     if shift is not None:
         slack += 4 * float(precision.eps) * float(np.abs(shift).max())
         shift = shift.astype(G.dtype)
@@ -385,8 +388,8 @@ def exact_similarity(
         nonlocal compared, copies
         compared += len(i)
         if copies is None and compared > len(Q) + n:  # finding copies costs as many products and a sort
-            first_g = _first_copies(G)
-            copies = (first_g if Q is G else _first_copies(Q)), first_g
+            first_g = equal_rows(G)
+            copies = (first_g if Q is G else equal_rows(Q)), first_g
         if copies is None or all((first == np.arange(len(first))).all() for first in copies):
             return compute(i, j)
         # A row repeated a thousand times gives a million pairs of equal value.
@@ -394,21 +397,3 @@ def exact_similarity(
         return compute(*np.divmod(pairs, n))[inverse]
 
     return exact
-
-
-def _first_copies(A: np.ndarray) -> np.ndarray:
-    """Return the number of the first row equal to each row, shape (n,), in O(n) memory."""
-    n, d = A.shape
-    # Equal rows have equal projections onto a random direction. The converse is checked below.
-    direction = np.random.default_rng(0).standard_normal(d)
-    projections = np.empty(n)
-    for part in blocks(n, 16 * d, budget=8 * 2**20):
-        projections[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
-    _, index, inverse = np.unique(projections, return_index=True, return_inverse=True)
-    first = index[inverse]
-    later = np.flatnonzero(first != np.arange(n))
-    for part in blocks(len(later), 2 * d * A.dtype.itemsize, budget=8 * 2**20):
-        rows = later[part]
-        differ = (A[rows] != A[first[rows]]).any(axis=1)
-        first[rows[differ]] = rows[differ]
-    return first

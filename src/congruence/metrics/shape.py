@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._utils.arrays import NUMPY, blocks, is_tensor, to_numpy
+from congruence._utils.arrays import NUMPY, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
-from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts, native_pair
+from congruence.linalg.moments import CrossMoments
+from congruence.metrics._base import (
+    EPS,
+    OF_SHAPES,
+    Metric,
+    as_scalar,
+    contrasts,
+    float_pair,
+    from_contrasts,
+    narrowed,
+    native_pair,
+)
 
 
 def _detached(A: Array) -> Array:
@@ -37,7 +48,7 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """
     if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
         sizes = xp.sum(A * A) + xp.sum(B * B)
-        squared = sizes - 2 * xp.sum(xp.linalg.svdvals(xp.matrix_transpose(A) @ B))
+        squared = sizes - 2 * _nuclear(to_numpy(xp.matrix_transpose(A) @ B))
         if float(squared) > 1e-3 * float(sizes):
             return squared
     L, R = _alignment_factors(xp, A, B)
@@ -47,6 +58,17 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
         if factor.shape[0] > factor.shape[1]:  # the component in dimensions that the other side does not have
             total = total + xp.sum((side - projected @ xp.matrix_transpose(factor)) ** 2)
     return total
+
+
+def _nuclear(C: np.ndarray) -> float:
+    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that."""
+    if min(C.shape) > 256:
+        values = np.linalg.eigvalsh(C.T @ C if C.shape[0] > C.shape[1] else C @ C.T)
+        if values[0] > 0:
+            s = np.sqrt(values)
+            if EPS * values[-1] * (1 / s).sum() < 1e-10 * s.sum():  # the error of each eigenvalue is about EPS λ₁
+                return float(s.sum())
+    return float(np.linalg.svd(C, compute_uv=False).sum())
 
 
 def procrustes_distance(X: RowsLike, Y: RowsLike) -> float | Tensor:
@@ -75,18 +97,13 @@ def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
     A, B = map(to_numpy, sides)
     if min(A.shape[1], B.shape[1]) > len(A):
         return None
-    means = A.mean(axis=0, dtype=np.float64).astype(np.float32), B.mean(axis=0, dtype=np.float64).astype(np.float32)
-    cross, sizes = np.zeros((A.shape[1], B.shape[1])), np.zeros(2)
-    for part in blocks(len(A), 4 * (A.shape[1] + B.shape[1]), budget=16 * 2**20):
-        a, b = A[part] - means[0], B[part] - means[1]
-        cross += a.T @ b
-        sizes += [np.einsum("ij,ij->i", side, side).sum(dtype=np.float64) for side in (a, b)]
-    if not 1e-20 < sizes.min() <= sizes.max() < 1e20:
-        return None
+    moments = CrossMoments.of(A, B)
+    sizes = moments.source_scatter, moments.target_scatter
+    means = [len(A) * float(mean @ mean) for mean in (moments.source_mean, moments.target_mean)]
     # A mean that is far larger than the spread leaves rounding errors of its own size.
-    if any(n * float(mean @ mean) > 1e6 * size for n, mean, size in zip((len(A),) * 2, means, sizes, strict=True)):
+    if not 1e-20 < min(sizes) <= max(sizes) < 1e20 or means[0] > 1e6 * sizes[0] or means[1] > 1e6 * sizes[1]:
         return None
-    alike = float(np.linalg.svd(cross, compute_uv=False).sum() / np.sqrt(sizes.prod()))
+    alike = _nuclear(moments.cross) / np.sqrt(sizes[0] * sizes[1])
     return float(np.arccos(alike)) if alike < 0.99 else None  # near 1 the cosine loses half of the angle's digits
 
 
@@ -109,7 +126,7 @@ def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
     """Return centered rows of unit Frobenius norm, turned into at most n columns."""
     C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name))
-    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
+    return narrowed(C)
 
 
 METRICS = (

@@ -16,7 +16,6 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.plain import PlainData
-from congruence._utils.top_k import tie_shares
 from congruence._utils.validation import check_choice
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
@@ -81,6 +80,9 @@ def in_span(*tables: np.ndarray, most: float = 0.8) -> list[np.ndarray]:
     """Return rows of one width in an orthonormal basis of all their span, in which their products are the same; or the
     rows themselves, if they are more than ``most`` of their width. Equal rows stay equal.
     """
+    some = np.concatenate([table[: 2 * table.shape[1]] for table in tables])
+    if len(np.unique(equal_rows(some))) > most * some.shape[1]:
+        return list(tables)
     rows = np.concatenate(tables)
     first, labels = np.unique(equal_rows(rows), return_index=True, return_inverse=True)[1:]
     if len(first) > most * rows.shape[1]:
@@ -163,10 +165,11 @@ def left_out(
     random_state: int = 0,
     *,
     narrow: int | None = None,
+    moments: CrossMoments | None = None,
 ) -> Iterator[Fold]:
-    """Yield the folds of paired rows, whose groups are not divided."""
+    """Yield the folds of paired rows, whose groups are not divided. ``moments`` are those of all, if they are known."""
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
-    rng, moments = np.random.default_rng(random_state), None
+    rng = np.random.default_rng(random_state)
     for _ in range(repeats):
         fold = rng.permutation(np.arange(groups.max() + 1) % folds)[groups]
         for part in range(parts):
@@ -282,11 +285,13 @@ def choose_map(
     single_modality: bool = False,
     groups: np.ndarray | None = None,
     random_state: int = 0,
+    moments: CrossMoments | None = None,
 ) -> Choice:
     """Choose a map, with the one-standard-error rule, and measure it on left-out pairs.
 
     ``fixed`` holds parameters of ``OrthogonalMap``, with which there is no choice. With ``single_modality`` linear maps
     are candidates too. Pairs of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
+    ``moments`` are those of the pairs, if they are known.
 
     Notes
     -----
@@ -305,7 +310,7 @@ def choose_map(
             f"Got {foreign[0]}=… for `method='auto'`, a rotation.", f"Pass a `method=…`, or leave out `{foreign[0]}=…`."
         )
     for side, rows in (("old", X), ("new", Y)):
-        if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
+        if fixed.get("center", True) and len(rows) > 1 and (rows[:2] == rows[:1]).all() and (rows == rows[:1]).all():
             raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass pairs that differ.")
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     if fixed:
@@ -315,8 +320,10 @@ def choose_map(
         return given.chosen(evidence, measure_quality(X, Y, given, groups))
     same_width, narrow = X.shape[1] == Y.shape[1], min(X.shape[1], Y.shape[1])
     least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
+    whole = X, Y
     X, Y = in_span(X, Y) if same_width else (*in_span(X), *in_span(Y))
-    folds = list(left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), narrow=narrow))
+    moments = moments if X is whole[0] and Y is whole[1] else None
+    folds = [*left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), narrow=narrow, moments=moments)]
     measure = partial(_LeftOut, X, Y, folds)
     found = measure(ROTATION)
     not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
@@ -401,7 +408,8 @@ class _LeftOut:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
         near = a @ b.T
-        return np.asarray(sum(tie_shares(table, 1, 1e-9).diagonal() for table in (near, near.T)) / 2)
+        tied = [near >= near.max(axis=axis, keepdims=True) - 1e-9 for axis in (0, 1)]
+        return np.asarray(sum(found.diagonal() / found.sum(axis=axis) for axis, found in enumerate(tied)) / 2)
 
 
 def _among_rotations(

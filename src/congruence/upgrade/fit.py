@@ -130,7 +130,7 @@ def fit(
     group, identical = _groups(groups, source, pairs) if holdout else (None, None)
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
-    train = pairs.take(~heldout)
+    train = pairs.take(~heldout) if heldout.any() else pairs
     others = _read_means({} if means is None else means, ours, split)
     chosen = None if prefix is None else choose_prefix(train, prefix, random_state)
     if chosen is not None:
@@ -154,7 +154,8 @@ def fit(
         scores["zero_rows_left_out"] = len(empty)
     if identical:
         scores["identical_rows"], scores["identical_groups"] = identical["rows"], identical["groups"]
-    if check and np.array_equal(pairs.source.vectors, pairs.target.vectors):
+    same_start = np.array_equal(pairs.source.vectors[:1], pairs.target.vectors[:1])
+    if check and same_start and np.array_equal(pairs.source.vectors, pairs.target.vectors):
         problem = "The old and the new rows are the same vectors."
         warnings.warn(PairingWarning(problem, "Pass the same items, encoded by the other model."), stacklevel=2)
     if check:
@@ -165,8 +166,15 @@ def fit(
             scores["cross_validated_alignment"] = report.alignment
     kinds = None if group is None else np.unique(group[~heldout], return_inverse=True)[1]
     if method == "auto":
+        gathered = OrthogonalMap().partial_fit(train.source.vectors, train.target.vectors, modality=ours)
+        (moments,) = gathered.moments_.values()
         choice = choose_map(
-            *train, fixed=parameters, single_modality=single_modality, groups=kinds, random_state=random_state
+            *train,
+            fixed=parameters,
+            single_modality=single_modality,
+            groups=kinds,
+            random_state=random_state,
+            moments=moments,
         )
         scores["choice"], quality = choice.to_dict(), choice.quality
         model = make_map(choice.method, **choice.parameters)
@@ -174,6 +182,8 @@ def fit(
         pools = _outside(unpaired, pairs.take(heldout))
         model.fit(train.source.vectors, train.target.vectors, modality=ours, unpaired=pools)
         scores["refinement"] = model.refinement_.to_dict()  # type: ignore[union-attr]  # pools were passed
+    elif method == "auto" and isinstance(model, OrthogonalMap) and model.shrinkage != "cv":
+        model = OrthogonalMap.from_moments({ours or "": moments}, **choice.parameters)
     elif isinstance(model, OrthogonalMap):
         model.fit(train.source.vectors, train.target.vectors, modality=ours)
     else:

@@ -59,7 +59,7 @@ def test_the_forecast_is_what_a_progressive_migration_of_other_items_reaches(big
             plan.update(batch, new[batch])
         true = np.mean(np.argmax(plan.store() @ theirs.T, axis=1) == own)
         k = SHARES.index(share)
-        assert ahead["low"][k] - 0.02 <= true <= ahead["high"][k] + 0.02  # one of twenty misses the truth
+        assert ahead["low"][k] - 0.025 <= true <= ahead["high"][k] + 0.025  # one of twenty misses the truth
         gains.append((true - at_first, ahead["value"][k] - ahead["value"][0]))
     # The interval of a score is wide; what re-embedding adds is known better.
     for true, said in gains:  # at a tenth, and at three tenths

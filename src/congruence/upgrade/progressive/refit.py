@@ -194,6 +194,8 @@ class Refit:
     new model's ten nearest texts that the map preserves (without texts, the cosine). The first penalty is kept unless
     another one is better by more than one standard error, and the first kind unless another one is by more than three.
     With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
+
+    With ``kernel`` and without texts, the map is a ``KernelRidge`` instead, from a dozen re-embedded rows on.
     """
 
     def __init__(
@@ -241,7 +243,7 @@ class Refit:
         """
         if n < FEWEST:
             return last
-        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self.mapping, KernelMap)):
+        if self._kernel and (n >= FEWEST_CHOOSING or isinstance(self._mapping, KernelMap)):
             return self._fit_kernel(rows, -(-n // COMPARED), lists)
         training, drawn = Training(n, self.kinds[-2:][0]), 0
         tests: list[tuple[int, MapTerms, np.ndarray]] = []
@@ -265,10 +267,17 @@ class Refit:
 
     def _fit_kernel(self, rows: Iterable[Known], step: int, lists: tuple[int, int] | None) -> Correction:
         """Fit the kernel ridge regression on every ``step``-th row, and on the pairs of the first map if it is one."""
-        kept = [(*self.terms(X, PLAIN, None, mapped)[::3], Y, random) for X, Y, _, random, mapped in rows]
-        X, base, Y, random = (np.concatenate([part[::step] for part in side]) for side in zip(*kept, strict=True))
-        if own := isinstance(self.mapping, KernelMap):
-            pairs = self.mapping.pairs()
+        kept = [
+            (
+                *self.terms(X[::step], PLAIN, None, None if base is None else base[::step])[::3],
+                Y[::step],
+                random[::step],
+            )
+            for X, Y, _, random, base in rows
+        ]
+        X, base, Y, random = map(np.concatenate, zip(*kept, strict=True))
+        if own := isinstance(self._mapping, KernelMap):
+            pairs = self._mapping.pairs()
             X, Y = np.vstack([pairs[0], X]), np.vstack([pairs[1], Y])
             random = np.append(np.zeros(len(pairs[0]), bool), random)
         mean = Y.mean(axis=0)
@@ -277,9 +286,9 @@ class Refit:
         drawn, factor = random[fit.rows], 1.0
         if lists is not None and np.count_nonzero(drawn) >= FEWEST_CHOOSING:
             some = fit.rows[drawn]
-            mapped = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
+            ours = np.asarray(on_cone(fit.left_out[drawn] + start[some], mean))
             # Halfway: with all of it, searches for one row lose more than lists gain.
-            factor = min(1.0, (1 + balance(Y[some], mapped, mean, *lists)) / 2)
+            factor = min(1.0, (1 + balance(Y[some], ours, mean, *lists)) / 2)
         part = KernelPart(fit.regression, mean, unused(Y, mean), not own, factor)
         evidence = f"cosine {fit.cosine:.3f} of {len(drawn)} left-out rows, without their mean"
         return Correction(KERNEL, fit.regression.ridge, kernel=part, evidence=evidence)
