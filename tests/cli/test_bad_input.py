@@ -135,6 +135,8 @@ ANSWERS = {
     "lab evaluate mlp --old-image wide.npy --new-image new.npy": "",
     "lab evaluate map --old-image old.npy --new-image new.npy --labels zz": "--labels zz: ",
     "lab anchors old.npy -n 900 -o c.txt": "Pass --count 300",
+    "lab anchors postgresql://me@h:5432/d -n 9 -o c.txt": "Got a database's address; expected a file of vectors",
+    "lab anchors qdrant:///folder -n 9 -o c.txt": "Got a database's address; expected a file of vectors",
     "lab anchors old.npy -n 9 -o c.txt --method balanced --labels zz": "--labels zz: ",
     "lab frame fit a=old.npy b=short.npy -o f": "",
     "lab drift old.npy wide.npy": "",

@@ -9,7 +9,7 @@ from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive.forecast import make_forecast
-from congruence.upgrade.progressive.meter import rest_interval, support_of
+from congruence.upgrade.progressive.meter import Estimate, rest_interval, support_of
 from congruence.upgrade.progressive.order import take_in_order
 from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING, RowStates
 
@@ -29,6 +29,11 @@ def run(plan, p, share, size=60):
     for ids in plan.batches(size, share=share):
         plan.update(ids, p.target_images[ids])
     return plan
+
+
+def test_a_store_without_random_rows_is_not_measured():
+    reading = Reading(10, 4, 0, {"cosine": Estimate(np.nan, -1.0, 1.0, 0)})
+    assert str(reading) == "40.0 % re-embedded: cosine not measured"
 
 
 def truth(plan, p):

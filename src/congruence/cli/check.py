@@ -212,7 +212,8 @@ def _agreement(verdict: Verdict) -> str:
 
     if verdict.settled:
         return f"{verdict.confidence[verdict.action]:.0%} of the resamples agree"
-    shares = (f"{ACTIONS[action]} {verdict.confidence[action]:.0%}" for action in verdict.between)
+    # Rounded down: the share that is too small to decide never reads as the one that would decide.
+    shares = (f"{ACTIONS[action]} {int(100 * verdict.confidence[action])}%" for action in verdict.between)
     return f"of the resamples: {', '.join(shares)}" if verdict.between else "the rule was not applied"
 
 

@@ -33,12 +33,18 @@ PACKED = ("_utf8", "_offsets")
 #: Bytes of fixed-width strings that are read at a time, since all strings of an array are as wide as the longest.
 TEXT_BYTES = 4 * 2**20
 
+#: How addresses of databases begin, which `congruence migrate` reads, and commands that take files do not.
+DATABASES = ("postgresql:", "postgres:", "qdrant:", "chroma:", "chroma+", "milvus:", "milvus+")
+
 
 # ------------------------------------------------------------------ errors
 
 
 def missing_file(path: str | Path) -> FileError:
-    """Return the error for a file that does not exist."""
+    """Return the error for a file that does not exist, or is the address of a database."""
+    if str(path).startswith(DATABASES):
+        problem = "Got a database's address; expected a file of vectors."
+        return FileError(problem, "Write the table's ids and vectors to a file, such as a .parquet or .npz.")
     return FileError(f"No file at {path}.", "Check the path.")
 
 

@@ -127,4 +127,5 @@ def test_an_undecided_verdict_says_what_decides_and_promises_no_more_than_twice_
         assert max(verdict.confidence.values()) < 0.9 or verdict.confidence[verdict.between[0]] < 0.9
         assert len(verdict.between) >= 2
         assert "What decides it is whether" in verdict.reason
+        assert "lists after mapping, " not in verdict.reason  # of two ways to map, the one that decides is named
         assert verdict.more is None or 0 < verdict.more <= n

@@ -125,7 +125,8 @@ class Bridge:
             raise ParameterError(problem, "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.")
         if isinstance(mapping, HeadsMap):
             problem = f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's."
-            raise ParameterError(problem, "Fit a rotation or a linear map of the new rows to the old ones.")
+            fix = "Search the joint space in the index that congruence bridge export writes"
+            raise ParameterError(problem, f"{fix}, or fit a rotation or a linear map of the new rows to the old ones.")
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None

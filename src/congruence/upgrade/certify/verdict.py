@@ -303,7 +303,7 @@ def _question(
     if one == "leave" and other in ("queries", "map"):
         left = measured["leave"]
         return f"whether mapping, {mapped}, exceeds the vectors as they are, {left}, by {thresholds.worth:g}"
-    how, score = "after mapping", queries if one == "queries" else stored
+    how, score = ("with mapped queries", queries) if one == "queries" else ("with mapped stored vectors", stored)
     if one == "progressive" and mixed is not None:
         how, score = "with half of the store re-embedded", mixed.at(SHARES[-1])
     elif one == "leave":

@@ -32,6 +32,8 @@ class Estimate(PlainData):
         return None if self.low == self.high or (self.low <= 0 and self.high >= 1) else (self.low, self.high)
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "not measured"
         low, high = self.interval or (None, None)
         ends = "" if low is None else f" ({low:.3f} or more)" if high == math.inf else f" ({low:.3f} … {high:.3f})"
         return f"{self.value:.3f}{ends}"
