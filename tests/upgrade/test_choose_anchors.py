@@ -153,6 +153,8 @@ def test_the_command_writes_what_the_function_chooses(files, store, here):
     assert "12, the most informative first" in done.out
     assert "to certify the map" not in done.out
     assert "To certify the map" in here("lab anchors", "s.npz:v", "-n", 3, "-o", "c.txt").out
+    drawn = here("lab anchors", "s.npz:v", "-n", 3, "-o", "d.txt", "--method", "random").out
+    assert "3, in random order" in drawn
     rows = choose_anchors(store, 12, "balanced", labels=np.arange(200) % 7).rows
     assert pq.read_table(files / "b.parquet")["id"].to_pylist() == rows.tolist()
 

@@ -258,7 +258,8 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
         "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
     }.get(verdict.action)
     if verdict.more is not None:
-        words = ["lab", "anchors", stored, "-n", str(wanted), "-o", "chosen.txt"]
+        # At random: the number is that of random items, which serve as queries too; chosen ones only improve the map.
+        words = ["lab", "anchors", stored, "-n", str(wanted), "--method", "random", "-o", "chosen.txt"]
     if certificate.pairing["state"] in ("shifted", "exchanged"):
         words = ["fit", *files, "--set", "realign=step", "-o", "map"]
     elif certificate.pairing["state"] == "not paired":

@@ -207,4 +207,4 @@ def test_the_next_command_of_each_verdict_can_be_typed(folder, tmp_path, run):
     (tmp_path / "s.lance").touch()
     for store, named in ((None, "STORE"), ("postgresql://h/d", "STORE"), ("s.lance", "s.lance")):
         said = next_command(certificate, *names, "c", store)
-        assert said == f"congruence lab anchors {named} -n 200 -o chosen.txt"
+        assert said == f"congruence lab anchors {named} -n 200 --method random -o chosen.txt"

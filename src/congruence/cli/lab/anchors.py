@@ -73,11 +73,12 @@ def _print(file: str, chosen: Anchors, out: str, following: str | None) -> None:
     drawn = "" if chosen.n_candidates == chosen.n_rows else f", chosen among {chosen.n_candidates:,}"
     left_out = {"equal to another": chosen.n_identical, "all zeros": chosen.n_zero}
     covered = f"{number(chosen.covered[-1])} (as many random rows {number(chosen.covered_by_random[-1])})"
+    order = "in random order" if chosen.method == "random" else "the most informative first"
     facts = {
         "store": f"{chosen.n_rows:,} rows of {file}{drawn}",
         "left out": ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or None,
         "method": chosen.method,
-        "anchors": f"{len(chosen):,}, the most informative first",
+        "anchors": f"{len(chosen):,}, {order}",
         "variance they cover": covered,
         "written to": out,
     }
