@@ -170,6 +170,7 @@ def test_a_page_runs_as_it_stands(folder, here, name, words):
         "migrate": lance,
         "tutorials/photo_search": lance,
         "quickstart": [*lance, "torch"],
+        "tutorials/join_models": ["faiss"],
     }
     for client in clients.get(name, []):
         pytest.importorskip(client)
