@@ -525,6 +525,9 @@ class _Array:
         self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
         self._map(np.arange(self.n))
         self.folder = None if journal is None else Path(journal)
+        inside = {one.name for one in self.folder.iterdir()} if self.folder and self.folder.is_dir() else set()
+        if "journal.json" in inside or (inside and inside.isdisjoint(("encoded", "encoding"))):
+            raise ParameterError(f"{journal} has other files than re-embedded rows.", "Pass another `journal=…`.")
         self.encoded = None if self.folder is None else EncodedRows(self.folder, self.dim)
         self._seen = 0  # rows of that folder which were looked at
         self.refresh()
