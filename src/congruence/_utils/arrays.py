@@ -115,7 +115,7 @@ def squared_norms(rows: np.ndarray) -> tuple[Any, float, float, bool]:
         square = low = high = float(rows[0].dot(rows[0]))
     else:
         square = np.einsum("ij,ij->i", rows, rows)
-        low, high = square.min(), square.max()
+        low, high = float(square.min()), float(square.max())
     return square, low, high, _TINY < low <= high < _HUGE
 
 
