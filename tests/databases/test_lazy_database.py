@@ -280,7 +280,7 @@ def test_bridge_search_refuses_before_anything_is_encoded_or_replaced(here, mapp
     words += ("--set", "among=image", "--budget", 10)
     with_file = (*words, "--encode", "new.parquet", "--set")
     before = (tmp_path / "new.parquet").read_bytes()
-    here(*with_file, "limit=3", "--out", "new.parquet", "--force").refused("also the input new.parquet")
+    here(*with_file, "limit=3", "--out", "new.parquet", "--force").refused("is the source new.parquet")
     assert (tmp_path / "new.parquet").read_bytes() == before
     here(*with_file, "journal=kept", "--set", "qrels=qrels.txt").refused("None of 2 queries is judged")
     assert not (tmp_path / "kept").exists()

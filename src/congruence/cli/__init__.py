@@ -166,10 +166,7 @@ def _check_outputs(given: Mapping[str, Any]) -> None:
             for text in [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ():
                 for path in (str(text), *re.split("[=,:]", str(text))):  # of NAME=FILE, OLD,NEW and FILE:COLUMN
                     if os.path.isfile(path) and os.path.samefile(out, path):
-                        raise ParameterError(
-                            f"Got the output {out}, which is also the input {path}; expected two files.",
-                            f"Pass another --{name}.",
-                        )
+                        raise ParameterError(f"The output {out} is the source {path}.", f"Pass another --{name}.")
 
 
 def _typed(ctx: Any) -> list[str]:
