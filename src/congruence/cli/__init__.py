@@ -160,8 +160,8 @@ def _as_setting(name: str, value: str, following: str, settable: Mapping[str, An
 def _check_outputs(given: Mapping[str, Any]) -> None:
     """Check that no output is a file that another option or argument names, not even through a link."""
     for name in ("out", "plot", "report"):
-        if not isinstance(out := given.get(name), str) or not os.path.isfile(out):
-            continue
+        if given.get("force") is False or not isinstance(out := given.get(name), str) or not os.path.isfile(out):
+            continue  # without --force no file is replaced
         for value in (value for other, value in given.items() if other != name):
             for text in [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ():
                 for path in (str(text), *re.split("[=,:]", str(text))):  # of NAME=FILE, OLD,NEW and FILE:COLUMN
