@@ -380,7 +380,8 @@ class LazySearch:
             got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
         vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
         if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":
-            problem = f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim})."
+            got = f"{vectors.dtype} vectors of shape {vectors.shape}"
+            problem = f"Got {got} from encode; expected numbers of shape ({m}, {self.rows.dim})."
             raise ShapeError(problem, "Return one vector of the new model per id, in the same order.")
         vectors = vectors.astype(np.float32)
         vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
@@ -503,8 +504,9 @@ class _Array:
     def __init__(
         self, old: Embeddings, mapping: Map | None, modality: str | None, journal: str | Path | None = None
     ) -> None:
-        if mapping is None:
-            raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
+        if not isinstance(mapping, Map):
+            got = "no map" if mapping is None else type(mapping).__name__
+            raise ParameterError(f"Got {got} for the old model's rows.", "Pass the map as the second argument.")
         if isinstance(mapping, HeadsMap):
             problem = f"A map of kind {mapping.kind} leads both models into a third space."
             raise ParameterError(problem, "Pass an orthogonal map, for example.")
