@@ -269,14 +269,12 @@ def negatives(
 
     Example: congruence lab negatives captions.csv --column caption -o wrong.csv
     """
-    from congruence.cli import check_not_input
     from congruence.embed import open_items
     from congruence.io import read_column
     from congruence.persist import check_output
     from congruence_papers.negatives import KINDS, count, generate, write_negatives
 
     check_output(out, force=force)  # checked before the work starts
-    check_not_input(out, captions)
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):

@@ -1,9 +1,12 @@
+import warnings
+
 import numpy as np
 import pytest
 
+from congruence import fit
 from congruence.compare import pairing
 from congruence.compare.pairing import FEWEST, Agreement, check_pairing, find_wrong_pairs, warn_pairing
-from congruence.errors import PairingWarning, ShapeError, UnpairedError
+from congruence.errors import InputError, NotFiniteError, PairingWarning, ShapeError, UnpairedError
 from congruence.synthetic import rigid_problem
 
 
@@ -302,3 +305,26 @@ def test_unrelated_and_constant_rows_name_nobody(seed):
     X = rng.standard_normal((40, 6))
     assert not len(find_wrong_pairs(Agreement(X, rng.standard_normal((40, 5)), rng))[0])
     assert not len(find_wrong_pairs(Agreement(X, np.ones((40, 5)), rng))[0])
+
+
+@pytest.mark.parametrize("n", [25, 120, pytest.param(6000, marks=pytest.mark.long)])
+def test_rows_without_variety_pass_no_warning_and_no_verdict(n):
+    """Constant rows, two rows, one row among constants, one far outlier, rows of any size, and one coordinate."""
+    p = rigid_problem(n, 12, noise=0.3, random_state=0)
+    X, Y = p.X.astype(np.float32), p.Y.astype(np.float32)
+    same, odd = np.tile(X[:1], (n, 1)), np.where(np.arange(n)[:, None] == 3, X[:1], X[1:2])
+    far = X * np.where(np.arange(n)[:, None] == n - 1, np.float32(1e6), np.float32(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for A, B in ((same, Y), (Y, same), (np.zeros_like(X), Y)):
+            assert check_pairing(A, B).state == "too few"
+        for A in (np.where(np.arange(n)[:, None] % 3 == 0, X[:1], X[1:2]), odd):
+            assert check_pairing(A, Y).state == "cannot tell"
+        check_pairing(far, Y)
+        for scale in (1e-60, 1e-12, 1e12, 1e60):
+            assert check_pairing(p.X * scale, p.Y).state == "paired"
+        with pytest.raises(NotFiniteError, match="float32"):
+            check_pairing(X * np.float32(1e-25), Y)
+        fit(X[:, :1], Y[:, :1], check=False)
+        with pytest.raises(InputError, match="old rows of"):
+            fit(same, Y)

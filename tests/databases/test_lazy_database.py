@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from database_contract import Killed
 from test_migrate import N, begin, bits, mapping, table, unit  # noqa: F401  # a fixture
@@ -257,3 +258,40 @@ def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth
     assert after["ndcg@10"] == pytest.approx(right, abs=0.1)
     assert f"ndcg@10 {before['ndcg@10']:.3f} → " in here(*words, *judged).ends(0).out
     here(*words[:-2], "--set", "qrels=qrels.txt").refused("--set qrels without --encode")
+
+
+def test_bridge_search_refuses_before_anything_is_encoded_or_replaced(here, mapping, truth, tmp_path):
+    made = table()
+    names = [str(one) for one in images(made)]
+    new = np.stack([truth[one] for one in names]).astype(np.float32)
+    for name, vectors, ids in (
+        ("old", np.stack([made.old[int(one)] for one in names]), names),
+        ("new", new, names),
+        ("strange", new, [f"x{one}" for one in names]),
+        ("asked", new[:2], ["q0", "q1"]),
+    ):
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).ravel()), vectors.shape[1])
+        pq.write_table(pa.table({"photo": ids, "vector": column}), tmp_path / f"{name}.parquet")
+    mapping.save(tmp_path / "map")
+    (tmp_path / "qrels.txt").write_text(f"q9 0 {names[0]} 1")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "journal.json").write_text("{}")
+    words = ("bridge", "search", "map", "--queries", "asked.parquet", "--index", "old.parquet", "--ids", "photo")
+    words += ("--set", "among=image", "--budget", 10)
+    with_file = (*words, "--encode", "new.parquet", "--set")
+    before = (tmp_path / "new.parquet").read_bytes()
+    here(*with_file, "limit=3", "--out", "new.parquet", "--force").refused("is the source new.parquet")
+    assert (tmp_path / "new.parquet").read_bytes() == before
+    here(*with_file, "journal=kept", "--set", "qrels=qrels.txt").refused("None of 2 queries is judged")
+    assert not (tmp_path / "kept").exists()
+    here(*with_file, "journal=notes").refused("notes has other files")
+    here(*with_file, "journal=map").refused("map has other files")
+    here(*with_file, "journal=").refused("--set journal=")
+    assert sorted(one.name for one in tmp_path.iterdir() if one.is_dir()) == ["map", "notes"]
+    here(*words, "--encode", "strange.parquet", "--out", "hits.csv").refused("missing from the file")
+    here(*words, "--encode", "false {ids} {out}", "--out", "hits.csv").refused("false ended with exit status 1")
+    assert not (tmp_path / "hits.csv").exists()
+    assert "rows were encoded" in here(*with_file, "journal=kept").ends(0).out
+    for part in (tmp_path / "kept" / "encoded").iterdir():
+        (part / "model.safetensors").write_bytes(b"")
+    here(*with_file, "journal=kept").refused("Remove kept/encoded/part-")

@@ -36,7 +36,7 @@ def test_vectors_are_those_of_the_encoder_and_the_output_is_never_the_input(here
     np.testing.assert_allclose(got.vectors, load_encoder(eyes).encode_all(images), atol=1e-5)
     assert got.ids.tolist() == [f"{k}.png" for k in range(5)]
     (tmp_path / "t.csv").write_text("id,path\na,images/0.png\n")
-    here("embed", eyes, "t.csv", "-o", "t.csv", "--force").refused("t.csv, which is also the input")
+    here("embed", eyes, "t.csv", "-o", "t.csv", "--force").refused("t.csv is the source t.csv")
     assert (tmp_path / "t.csv").read_text() == "id,path\na,images/0.png\n"
 
 

@@ -174,3 +174,18 @@ def test_a_prompt_given_to_the_function_is_not_cached_as_without(tmp_path):
             tower(prompt=prompt), open_items(tmp_path / "t.txt"), tmp_path / f"{prompt}.npz", cache=tmp_path / "c"
         )
         assert (report.encoded, report.cached) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (3, {}, "Got int for the tower of text"),
+        (lambda items: None, {}, r"an array of shape \(\)"),
+        (lambda items: np.ones((len(items), 3)), {"dim": -1}, "dim=-1"),
+        (lambda items: np.ones((len(items), 3)), {"rate": 0}, "rate=0"),
+        (lambda items: np.ones((len(items), 3)), {"frames": 2.5}, "frames=2.5"),
+    ],
+)
+def test_a_tower_that_cannot_be_one_is_refused(function, options, message):
+    with pytest.raises((ParameterError, ShapeError), match=message):
+        load_towers({"text": function}, name="m", revision="1", **options)

@@ -167,3 +167,10 @@ def test_what_is_not_linear_is_refused():
     for wrong in ({"kernel": "poly"}, {"width": 0}, {"ridge": -1.0}, {"landmarks": 0}):
         with pytest.raises(errors.ParameterError):
             KernelMap(**wrong).fit(X, Y)
+
+
+def test_pairs_that_vary_by_rounding_alone_are_refused():
+    X, Y = unit_pairs(50)
+    for A, B in ((np.tile(X[:1], (50, 1)), Y), (X, np.tile(Y[:1], (50, 1)))):
+        with pytest.raises(errors.InputError, match="do not vary"):
+            KernelMap().fit(A, B)

@@ -81,8 +81,8 @@ def test_lines_of_text(here, tmp_path):
         (["absent.csv", "-o", "out.csv"], "absent.csv"),
         (["foreign.txt", "-o", "out.csv", "--kinds", "swap_obj"], "No negatives"),
         (["in.csv", "-o", "there.csv"], "exists"),
-        (["in.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
-        (["link.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
+        (["in.csv", "-o", "in.csv", "--force"], "in.csv is the source"),
+        (["link.csv", "-o", "in.csv", "--force"], "in.csv is the source link.csv"),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(here, table, tmp_path, arguments, message):

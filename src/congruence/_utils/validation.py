@@ -163,15 +163,17 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
 
 
 def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
-    """Check that sums of the entries, or of their ``squares``, neither overflow nor underflow in float64."""
-    if X.dtype.itemsize < 8:
+    """Check that sums of the entries, or of their ``squares``, neither overflow nor underflow; of float32, by some."""
+    bits = 8 * X.dtype.itemsize
+    if bits < 64 and not squares:
         return
     X = X.detach() if is_tensor(X) else X
+    X = X[:: max(1, len(X) // 1000)] if bits < 64 else X
     top = max(float(X.max()), -float(X.min()))
     # Up to this limit, products of two sides' squares, or the numbers themselves, can be summed.
-    most = 1e70 if squares else 1e300
+    most = 1e15 if bits < 64 else 1e70 if squares else 1e300
     if top and not 1 / most <= top <= most:
-        what = f"{'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of float64"
+        what = f"{'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of float{bits}"
         problem = f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}"
         raise NotFiniteError(f"{problem}, since others {what}.", f"Divide {name} by {top:.0e}.")
 

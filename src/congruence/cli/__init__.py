@@ -5,6 +5,7 @@ Exit codes stand in the help of the program and in docs/reference/reliability.md
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -38,11 +39,11 @@ from congruence.cli._ending import (
 )
 from congruence.cli._input import refuse_passwords, spelling
 from congruence.cli._options import PlainValues, with_groups
-from congruence.cli._output import check_not_input, number, print_json, print_table, progress, say, say_error
+from congruence.cli._output import number, print_json, print_table, progress, say, say_error
 from congruence.errors import ParameterError
 
 #: The program, and what commands that other packages add may use.
-__all__ = ["app", "check_not_input", "main", "number", "print_json", "print_table", "progress", "say", "say_error"]
+__all__ = ["app", "main", "number", "print_json", "print_table", "progress", "say", "say_error"]
 
 LINES = "\n\t"  # line breaks and tabs are kept in messages, because messages of other libraries have several lines
 
@@ -122,8 +123,9 @@ class _Command(PlainValues, TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command, unless an output of it is one of the files that it reads."""
         _context.set(ctx)
+        _check_outputs(ctx.params)
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
@@ -153,6 +155,18 @@ def _as_setting(name: str, value: str, following: str, settable: Mapping[str, An
         return f"--set {shlex.quote(f'{name}=' + (value or 'VALUE'))}"
     off = name.removeprefix("no_")
     return f"--set {off}=false" if off in settable else None
+
+
+def _check_outputs(given: Mapping[str, Any]) -> None:
+    """Check that no output is a file that another option or argument names, not even through a link."""
+    for name in ("out", "plot", "report"):
+        if given.get("force") is False or not isinstance(out := given.get(name), str) or not os.path.isfile(out):
+            continue  # without --force no file is replaced
+        for value in (value for other, value in given.items() if other != name):
+            for text in [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ():
+                for path in (str(text), *re.split("[=,:]", str(text))):  # of NAME=FILE, OLD,NEW and FILE:COLUMN
+                    if os.path.isfile(path) and os.path.samefile(out, path):
+                        raise ParameterError(f"The output {out} is the source {path}.", f"Pass another --{name}.")
 
 
 def _typed(ctx: Any) -> list[str]:

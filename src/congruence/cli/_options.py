@@ -58,9 +58,9 @@ class Settings:
 
     def read(self, entry: str) -> tuple[str, Any]:
         """Return name and value of an entry. Raises ParameterError for other names and kinds."""
-        name, equals, text = entry.partition("=")
+        name, _, text = entry.partition("=")
         name = name.strip().replace("-", "_")
-        if name not in self.known or not equals:
+        if name not in self.known or not text:
             near = (*get_close_matches(name, self.known, 1), *self.known)[0]
             problem = f"Got --set {entry}; expected NAME=VALUE with one of the names {', '.join(self.known)}."
             raise ParameterError(problem, f"Pass --set {near}=VALUE, for example.")

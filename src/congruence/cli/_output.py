@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -141,14 +140,6 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
     """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
     with progress_bar(label, total, quiet=quiet) as bar:
         yield None if bar is None else bar.advance
-
-
-def check_not_input(out: str, path: str) -> None:
-    """Check that an output is not the file that it is made from, not even through a link. Raises ParameterError."""
-    if os.path.isfile(out) and os.path.isfile(path) and os.path.samefile(out, path):
-        raise ParameterError(
-            f"Got the output {out}, which is also the input; expected two files.", "Pass another --out."
-        )
 
 
 def check_out(out: str | None, *inputs: Source | str, force: bool, kind: str = "file") -> None:

@@ -30,7 +30,7 @@ from congruence.cli._output import NEW_OLD, by_side, check_out, print_json, say,
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import check_sides, placed, refuse_same
 from congruence.cli.search import list_hits, print_hits
-from congruence.errors import ParameterError
+from congruence.errors import CongruenceError, IdError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,13 +71,14 @@ class ByUse:
         modality, items = (settings.pop(name, None) for name in ("among", "items"))
         with ExitStack() as stack:
             if os.path.exists(os.path.join(map_path, "journal.json")):
+                refuse_options({"--set journal": settings.get("journal")}, f"with the journal {map_path}")
                 kept = read_kept(Path(map_path))
                 found = stack.enter_context(closing(open_asking(index, **{name: kept.get(name) for name in FINDING})))
                 rows: Any = Migration(found, journal=Path(map_path))
                 mapping = rows.mapper.map
             else:
                 rows, mapping = read(index, ids), load_map(map_path)[0]
-            encode = open_encoder(str(self.encode), items, modality, mapping)
+            encode = open_encoder(str(self.encode), items, modality, mapping, ids)
             yield stack.enter_context(LazySearch(rows, mapping, encode, self.budget, modality=modality, **settings))
 
 
@@ -129,12 +130,15 @@ def search(
         hits = list_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
     else:
         qrels = settings.pop("qrels", None)
+        grades = None if qrels is None else _read_judged(qrels, new_queries)
         with by_use.open(map_path, index, settings, ids) as lazy:
             limit, lazy.limit = lazy.limit, 0
-            known = None if qrels is None else lazy.search(new_queries, k)
+            known = None if grades is None else lazy.search(new_queries, k)
             lazy.limit = limit
             now = lazy.search(new_queries, k)
             n, share, error = lazy.rows.n, lazy.reembedded_share_, lazy.error_
+        if isinstance(error, CongruenceError) and not share:
+            raise error
         hits = list_hits(new_queries.ids, now.scores, now.ids, now.reembedded, "mapped")
         hits = [hit for hit in hits if hit["score"] > -np.inf]
         report |= {**lazy.counts_, "reembedded_share": share, "error": error and str(error)}
@@ -142,23 +146,34 @@ def search(
         notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
         if error is not None:
             notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
-        if known is not None:
-            report["scores"] = before, after = _judged(qrels, new_queries, known.ids, now.ids)
+        if known is not None and grades is not None:
+            report["scores"] = before, after = _judged(grades, new_queries, known.ids, now.ids)
             words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())
             notes.append(f"By {qrels}, before → after these encodings: {words}")
     title = f"{len(new_queries):,} queries, {n:,} rows"
     print_hits(title, hits, {**report, "n_rows": n}, notes, force=force, as_json=as_json)
 
 
-def _judged(qrels: str, queries: Embeddings, *lists: np.ndarray) -> list[dict[str, float]]:
+def _read_judged(qrels: str, queries: Embeddings) -> dict[str, dict[str, int]]:
+    """Read relevance judgments before anything is encoded; refuse those of other queries."""
+    from congruence._utils.ids import id_texts
+    from congruence.evaluation.judgments import read_qrels
+
+    grades = read_qrels(qrels)
+    if not queries.has_ids or grades.keys().isdisjoint(id_texts(queries.ids).tolist()):
+        raise IdError(f"None of {len(queries):,} queries is judged in {qrels}.", "Check that the ids agree.")
+    return grades
+
+
+def _judged(grades: dict[str, dict[str, int]], queries: Embeddings, *lists: np.ndarray) -> list[dict[str, float]]:
     """Return the mean scores of lists of ids (m, k) by relevance judgments."""
     import numpy as np
 
     from congruence._utils.ids import id_rows, id_texts
     from congruence.embeddings import Embeddings
-    from congruence.evaluation.judgments import judge, ranked_scores, read_qrels
+    from congruence.evaluation.judgments import judge, ranked_scores
 
-    grades, found = read_qrels(qrels), [id_texts(one.ravel().tolist()) for one in lists]
+    found = [id_texts(one.ravel().tolist()) for one in lists]
     names = id_texts(sorted({*np.concatenate(found).tolist()}.union(*grades.values())))
     judged = judge(queries, Embeddings(np.ones((len(names), 1)), ids=names), qrels=grades)
     asked = np.flatnonzero(judged.judged)

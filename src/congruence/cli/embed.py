@@ -9,7 +9,7 @@ import typer
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
-from congruence.cli._output import check_not_input, progress, say_error
+from congruence.cli._output import progress, say_error
 from congruence.cli._sides import exchanged
 from congruence.errors import ParameterError
 
@@ -68,7 +68,6 @@ def embed(
             job = embed_dataset(encoding, data, out, engine=runner.open(), **shared)
         print_job("embedded", job, as_json=as_json)
         return
-    check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=ids, split=split, root=root)
     if (price := settings.pop("price", None)) is not None:
         if items.modality != "text":

@@ -86,7 +86,7 @@ def transform(
         try:
             report = transform_file(mapping, source, out, callback=callback, **options)
         except DirectionError as error:
-            if mapping.sides == ("source",):  # else the other side is meant, as the error says
+            if mapping.sides == ("source",) and hasattr(mapping, "inverse"):  # else the other side, as the error says
                 words = [word for word in sys.argv[1:] if word != "--inverse"] + ["--inverse"] * (not inverse)
                 aim = "map them to the new model" if inverse else "map them back to the old model"
                 error.fix = (f"To {aim}, type: {shlex.join(['congruence', *words])}",)

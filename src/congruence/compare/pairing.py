@@ -207,6 +207,7 @@ def check_pairing(
     check_same_rows(len(A), len(B), "X", "Y")
     check_scale(A, "X")
     check_scale(B, "Y")
+    A, B = map(_in_range, (A, B))
     n = len(A)
     names = range(n) if ids is None else ids
     if n < FEWEST:
@@ -221,6 +222,8 @@ def check_pairing(
     source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
     inside = np.searchsorted(sample, stretches)
     alike, items, distinct = _count_items(source, target, inside, n)
+    if min(distinct) < 2:  # one side shows one item
+        return _too_few(n, distinct)
     steps: list[Step] = []
     moved, nearest = np.empty((0, 2), int), True
     if len(np.unique(alike)) >= _FEWEST_IN_ORDER:
@@ -232,7 +235,7 @@ def check_pairing(
         return _too_few(n, distinct)
     if m < len(sample):
         source, target = (_CenteredRows.of(side[sample[kept]], rng) for side in (A, B))
-    order = np.array_split(rng.permutation(int(groups.max()) + 1), folds if m >= 60 else 2)
+    order = np.array_split(rng.permutation(int(groups.max()) + 1), min(folds if m >= 60 else 2, int(groups.max()) + 1))
     parts = order if groups.max() + 1 == m else [np.flatnonzero(np.isin(groups, part)) for part in order]
     heldout = _held_out(source, target, parts, permutations, rng)
     p_value = heldout.p_value
@@ -285,6 +288,12 @@ def check_pairing(
     )
 
 
+def _in_range(Z: np.ndarray) -> np.ndarray:
+    """Return rows, divided by a power of two if float32 cannot represent their squares; nothing depends on it."""
+    top = max(float(Z.max()), -float(Z.min()))
+    return Z if not top or 1e-9 < top < 1e9 else np.asarray(np.ldexp(Z, -int(np.log2(top))))
+
+
 def _count_items(
     source: _CenteredRows, target: _CenteredRows, rows: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
@@ -300,7 +309,7 @@ def _count_items(
         Z = side.rows[rows].astype(np.float32)
         squares = np.einsum("ij,ij->i", Z, Z)
         apart = (1 - 1e-6) * (squares[:, None] + squares) - 2 * Z @ Z.T
-        apart = np.sqrt(np.maximum(apart, 0.0) / max(2 * float(squares.mean()), 1e-300))
+        apart = np.sqrt(np.maximum(apart, 0.0) / max(2 * float(squares.mean()), 1e-30))
         near = _copy_distance(apart)
         alike.append(apart <= near * _NEAR / _COPY)
         copies.append(apart <= near)

@@ -192,7 +192,7 @@ def _likeness(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     chance = np.fft.irfft(fx[:, -1].conj() * fy[:, -1], size)
     lags = np.arange(-(m - 1), m)
     enough = m - np.abs(lags) >= max(20, m // 10)
-    return np.where(enough, squares[lags] / np.maximum(chance[lags], 1e-300), 0.0)
+    return np.where(enough, squares[lags] / np.maximum(chance[lags], 1e-30), 0.0)
 
 
 def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
@@ -215,7 +215,7 @@ def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarr
         mapped, target = (A[part] - x.mean(axis=0)) @ rotation, B - y.mean(axis=0)
         for half in range(2):
             a, b = (
-                (Z[:, half::2] / (np.linalg.norm(Z[:, half::2], axis=1, keepdims=True) + 1e-300)).astype(np.float32)
+                (Z[:, half::2] / (np.linalg.norm(Z[:, half::2], axis=1, keepdims=True) + 1e-30)).astype(np.float32)
                 for Z in (mapped, target)
             )
             out[half, part] = a @ b.T
@@ -358,7 +358,7 @@ def _chance(
 def _independent(gain: np.ndarray) -> float:
     """Return the effective number of values in order: neighbors in a file are alike (a first-order process)."""
     centered = gain - gain.mean()
-    alike = float(np.clip(centered[1:] @ centered[:-1] / max(centered @ centered, 1e-300), 0, 0.98))
+    alike = float(np.clip(centered[1:] @ centered[:-1] / max(centered @ centered, 1e-30), 0, 0.98))
     return len(gain) * (1 - alike) / (1 + alike)
 
 

@@ -189,7 +189,7 @@ class Encoder(ABC):
         except (TypeError, ValueError) as error:
             problem = f"{self.space.model!r} returned no matrix of numbers for {len(items)} items ({error})."
             raise ShapeError(problem, "Return an array, (items, dimensions).") from error
-        if vectors.shape != (len(items), self.space.dim or vectors.shape[-1]) or not vectors.size:
+        if vectors.ndim != 2 or not vectors.size or vectors.shape != (len(items), self.space.dim or vectors.shape[1]):
             problem = f"{self.space.model!r} returned an array of shape {vectors.shape} for {len(items)} items"
             expected = f"; expected {(len(items), self.space.dim)}." if self.space.dim else "."
             raise ShapeError(problem + expected, "Use an encoder that returns one vector per item, all of one width.")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from congruence._utils.validation import check_positive
 from congruence.encoders._base import Encoder, EncoderOptions, fingerprint
 from congruence.encoders._items import Item
-from congruence.errors import ShapeError
+from congruence.errors import ParameterError, ShapeError
 
 
 class TowerEncoder(Encoder):
@@ -19,6 +20,12 @@ class TowerEncoder(Encoder):
     def __init__(
         self, function: Callable[[list[Any]], Any], options: EncoderOptions, dim: int | None, rate: int, frames: int
     ) -> None:
+        if not callable(function):
+            got = f"Got {type(function).__name__} for the tower of {options.modality}."
+            raise ParameterError(got, "Pass a function from a list of items to an array.")
+        for name, value in {"dim": dim, "rate": rate, "frames": frames}.items():
+            if value is not None:
+                check_positive(value, name, integer=True)
         self.rate, self.frames, self._function, self._ordered = rate, frames, function, False
         self._describe(options, options.modality, normalize=False, revision=options.revision)
         self.space = replace(self.space, dim=dim or self._set_dim().shape[1])

@@ -96,7 +96,7 @@ class TxtSource(Source):
         with reading(path, *TEXT_DAMAGE), open_stream(path) as stream:
             self._read_head(stream, sys.maxsize if compressed else os.path.getsize(path))
         if self.n < 1 or self.dim < 1:
-            raise ShapeError(f"Got {self.n} rows of {self.dim} numbers in {path}.", "Pass a file with vectors.")
+            raise ShapeError(f"Got {self.n} rows of {max(self.dim, 0)} numbers in {path}.", "Pass a file with vectors.")
 
     def _counts(self, counts: list[bytes], size: int, least: int) -> None:
         """Set the counts that a file begins with, if it has so many numbers of at least so many bytes."""

@@ -236,7 +236,7 @@ def _few_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...
     rank = max(min(DIRECTIONS, n // 4, d // 4), 1)
     axes, values = _principal(Z, rank)
     values = values * n / (n - 1)
-    rest = max((float(np.vdot(Z, Z)) / (n - 1) - float(values.sum())) / (d - rank), 1e-6)
+    rest = max((float(np.vdot(Z, Z)) / (n - 1) - float(values.sum())) / max(d - rank, 1), 1e-6)
     return mean, scale, axes, np.append(np.maximum(values, rest), rest), _norms(logs)
 
 

@@ -60,7 +60,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     """Return the gains (k,) of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s); ``alignment`` a
     is Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, and 1 − a² estimates the noise.
     """
-    a = min(max(alignment, np.finfo(float).tiny), 1.0)
+    a = min(max(alignment, 1e-30), 1.0)  # of less, the square below overflows
     # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
     unexplained = 1.0 - a * a
     level = strength * (unexplained if unexplained > 1e-13 else 0.0) / a * s.mean()

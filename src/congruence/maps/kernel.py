@@ -210,8 +210,13 @@ class KernelMap(Map):
         for name, rows in _split_modalities(modality, len(A)):
             which = slice(None) if rows is None else rows
             self.modality_means_[name] = A[which].mean(axis=0), B[which].mean(axis=0)
-            A[which], B[which] = (side[which] - side[which].mean(axis=0) for side in (A, B))
-        if not A.any() or not B.any():
+            A[which], B[which] = (
+                side[which] - mean for side, mean in zip((A, B), self.modality_means_[name], strict=True)
+            )
+        sizes = (max(np.abs(mean).max() for mean in side) for side in zip(*self.modality_means_.values(), strict=True))
+        if any(
+            np.abs(side).max() <= 1e-12 * size for side, size in zip((A, B), sizes, strict=True)
+        ):  # the rest is rounding
             raise InputError(f"Got {len(A)} pairs that do not vary.", "Pass other anchors.")
         self._use(next(iter(self.modality_means_)))
         axes = basis(b for _, b in self.modality_means_.values()) if self.target_space_.normalized else None

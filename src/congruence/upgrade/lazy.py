@@ -380,7 +380,8 @@ class LazySearch:
             got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
         vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
         if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":
-            problem = f"Got vectors of shape {vectors.shape} from encode; expected ({m}, {self.rows.dim})."
+            got = f"{vectors.dtype} vectors of shape {vectors.shape}"
+            problem = f"Got {got} from encode; expected numbers of shape ({m}, {self.rows.dim})."
             raise ShapeError(problem, "Return one vector of the new model per id, in the same order.")
         vectors = vectors.astype(np.float32)
         vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
@@ -503,8 +504,9 @@ class _Array:
     def __init__(
         self, old: Embeddings, mapping: Map | None, modality: str | None, journal: str | Path | None = None
     ) -> None:
-        if mapping is None:
-            raise ParameterError("Got no map for the old model's rows.", "Pass the map as the second argument.")
+        if not isinstance(mapping, Map):
+            got = "no map" if mapping is None else type(mapping).__name__
+            raise ParameterError(f"Got {got} for the old model's rows.", "Pass the map as the second argument.")
         if isinstance(mapping, HeadsMap):
             problem = f"A map of kind {mapping.kind} leads both models into a third space."
             raise ParameterError(problem, "Pass an orthogonal map, for example.")
@@ -525,6 +527,9 @@ class _Array:
         self._before = np.empty((0, self.dim), np.float32)  # their mapped vectors
         self._map(np.arange(self.n))
         self.folder = None if journal is None else Path(journal)
+        inside = {one.name for one in self.folder.iterdir()} if self.folder and self.folder.is_dir() else set()
+        if "journal.json" in inside or (inside and inside.isdisjoint(("encoded", "encoding"))):
+            raise ParameterError(f"{journal} has other files than re-embedded rows.", "Pass another `journal=…`.")
         self.encoded = None if self.folder is None else EncodedRows(self.folder, self.dim)
         self._seen = 0  # rows of that folder which were looked at
         self.refresh()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from congruence.cli._input import read_given
+from congruence.cli._input import read, read_given
 from congruence.cli._options import Json, option, settable
 from congruence.cli._output import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._scores import print_thresholds
@@ -303,7 +303,7 @@ def _check_reembed(kept: Mapping[str, str | None], amount: Mapping[str, float | 
         check_out(plot, force=False, kind="plot")
 
 
-def open_encoder(spec: str, items: str | None, modality: str | None, mapping: Map) -> Encode:
+def open_encoder(spec: str, items: str | None, modality: str | None, mapping: Map, ids: str | None = None) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``."""
     from congruence.embeddings import Space, check_space
     from congruence.upgrade.migrate.encode import encode_by_command, encode_from_file, encode_items
@@ -318,15 +318,13 @@ def open_encoder(spec: str, items: str | None, modality: str | None, mapping: Ma
     if "{" in spec or " " in spec.strip():
         return encode_by_command(spec)
     if items is None and os.path.exists(spec.partition(":")[0]):
-        from congruence.io import read_embeddings
-
-        vectors = read_embeddings(spec)
+        vectors = read(spec, ids)
         check(vectors.space)
         return encode_from_file(vectors)
     if items is None:
         raise ParameterError(
-            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items.",
-            "Pass --items with the table or folder of the items to encode.",
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no items.",
+            "Pass `items=…`, the table or folder of the items to encode.",
         )
     from congruence.embed import open_items
     from congruence.encoders import load_encoder

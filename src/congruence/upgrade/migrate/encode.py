@@ -85,7 +85,7 @@ def _rows_of(known: np.ndarray, ids: list[str], where: str) -> np.ndarray:
     rows = id_rows(known, id_texts(ids))
     if missing := np.flatnonzero(rows < 0).tolist():
         raise IdError(
-            f"{len(missing)} of {len(ids)} rows are missing from {where}, {ids[missing[0]]!r} for one.",
+            f"{len(missing)} of {len(ids)} rows are missing from {where}, {str(ids[missing[0]])!r} for one.",
             "Add them, or restrict the rows.",
         )
     return rows

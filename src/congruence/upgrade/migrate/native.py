@@ -197,7 +197,11 @@ class EncodedRows:
         for path in found:
             if path in self._parts:
                 continue
-            arrays, config = persist.read_folder(path)
+            try:
+                arrays, config = persist.read_folder(path)
+            except CorruptFileError as error:
+                error.fix = (f"Remove {path}: its rows are encoded again.",)
+                raise
             names, none = config.get("ids"), np.empty(0)
             digests, vectors = arrays.get("digests", none), arrays.get("vectors", none)
             if not isinstance(names, list) or (digests.shape, vectors.shape) != ((len(names),), (len(names), self.dim)):
