@@ -328,3 +328,10 @@ def test_rows_without_variety_pass_no_warning_and_no_verdict(n):
         fit(X[:, :1], Y[:, :1], check=False)
         with pytest.raises(InputError, match="old rows of"):
             fit(same, Y)
+
+
+@pytest.mark.parametrize("order", [np.repeat, np.tile])
+def test_copies_in_a_large_file_are_counted_wherever_they_stand(order):
+    p = rigid_problem(600, 12, noise=0.3, random_state=0)
+    rows = order(np.arange(600), 10)
+    assert all(500 < count < 700 for count in check_pairing(p.X[rows], p.Y[rows]).distinct)

@@ -222,6 +222,9 @@ def check_pairing(
     source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
     inside = np.searchsorted(sample, stretches)
     alike, items, distinct = _count_items(source, target, inside, n)
+    if many:  # neighbors in a file may be copies: the numbers are those of rows drawn at random
+        drawn = np.searchsorted(sample, rng.choice(some, len(stretches), replace=False))
+        distinct = _count_items(source, target, np.sort(drawn), n)[2]
     if min(distinct) < 2:  # one side shows one item
         return _too_few(n, distinct)
     steps: list[Step] = []
