@@ -254,6 +254,7 @@ def check_pairing(
     suspicion = np.zeros(n)
     share = 1.0 if state == "not paired" else float("nan")
     if steps:
+        steps = many.begun(steps) if many else steps
         paired, state = False, "shifted"
         ends = [*(at.row for at in steps[1:]), n]
         share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
@@ -613,6 +614,23 @@ class _ManyPairs:
     def among(self, rows: np.ndarray) -> np.ndarray:
         """Return the evidence for each source row with each target row, square."""
         return np.asarray(self.x[rows] @ self.y[rows].T, np.float64)
+
+    def begun(self, steps: list[Step]) -> list[Step]:
+        """Return steps that begin before the stretch where each was found, at the row from which on it agrees better
+        than the one before.
+        """
+        out, before = [], Step(0, 0, 1)
+        for at in steps:
+            rows = np.arange(before.row + len(out[:1]), at.row)
+            gains = np.zeros(len(rows))
+            for one, sign in ((at, 1), (before, -1)):
+                partner = one.partner + one.step * (rows - one.row)
+                inside = (partner >= 0) & (partner < self.n)
+                gains[inside] += sign * np.einsum("ij,ij->i", self.x[rows[inside]], self.y[partner[inside]])
+            earlier = len(rows) - int(np.argmax(np.append(np.cumsum(gains[::-1])[::-1], 0.0)))
+            before = Step(at.row - earlier, at.partner - at.step * earlier, at.step)
+            out.append(before)
+        return out
 
 
 def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarray:
