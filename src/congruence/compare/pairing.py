@@ -619,7 +619,8 @@ class _ManyPairs:
         """Return steps that begin before the stretch where each was found, at the row from which on it agrees better
         than the one before.
         """
-        out, before = [], Step(0, 0, 1)
+        out: list[Step] = []
+        before = Step(0, 0, 1)
         for at in steps:
             rows = np.arange(before.row + len(out[:1]), at.row)
             gains = np.zeros(len(rows))
@@ -627,7 +628,10 @@ class _ManyPairs:
                 partner = one.partner + one.step * (rows - one.row)
                 inside = (partner >= 0) & (partner < self.n)
                 gains[inside] += sign * np.einsum("ij,ij->i", self.x[rows[inside]], self.y[partner[inside]])
-            earlier = len(rows) - int(np.argmax(np.append(np.cumsum(gains[::-1])[::-1], 0.0)))
+            total, noise = np.cumsum(gains[::-1]), np.sqrt(np.cumsum(np.square(gains[::-1])))
+            earlier = int(np.argmax(total)) + 1 if len(rows) else 0
+            if earlier and total[earlier - 1] < 6 * noise[earlier - 1]:  # where no map is known, it is a random walk
+                earlier = 0
             before = Step(at.row - earlier, at.partner - at.step * earlier, at.step)
             out.append(before)
         return out
