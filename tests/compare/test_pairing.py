@@ -328,3 +328,20 @@ def test_rows_without_variety_pass_no_warning_and_no_verdict(n):
         fit(X[:, :1], Y[:, :1], check=False)
         with pytest.raises(InputError, match="old rows of"):
             fit(same, Y)
+
+
+@pytest.mark.parametrize("order", [np.repeat, np.tile])
+def test_copies_in_a_large_file_are_counted_wherever_they_stand(order):
+    p = rigid_problem(600, 12, noise=0.3, random_state=0)
+    rows = order(np.arange(600), 10)
+    assert all(500 < count < 700 for count in check_pairing(p.X[rows], p.Y[rows]).distinct)
+
+
+def test_a_step_in_a_large_file_is_found_to_a_few_rows():
+    """Between the stretches that are compared, too: the pairing that is written would else have wrong pairs."""
+    p = rigid_problem(30_000, 12, noise=0.3, random_state=0)
+    report = check_pairing(p.X, np.concatenate([p.Y[:22_000], p.Y[22_001:], p.Y[22_000:22_001]]))
+    assert report.lags[0][1] == -1
+    assert abs(report.lags[0][0] - 22_000) < 20
+    x, y = report.realigned().T
+    assert np.count_nonzero(y != np.where(x < 22_000, x, x - 1)) < 20

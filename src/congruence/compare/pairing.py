@@ -222,6 +222,9 @@ def check_pairing(
     source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
     inside = np.searchsorted(sample, stretches)
     alike, items, distinct = _count_items(source, target, inside, n)
+    if many:  # neighbors in a file may be copies: the numbers are those of rows drawn at random
+        drawn = np.searchsorted(sample, rng.choice(some, len(stretches), replace=False))
+        distinct = _count_items(source, target, np.sort(drawn), n)[2]
     if min(distinct) < 2:  # one side shows one item
         return _too_few(n, distinct)
     steps: list[Step] = []
@@ -251,6 +254,7 @@ def check_pairing(
     suspicion = np.zeros(n)
     share = 1.0 if state == "not paired" else float("nan")
     if steps:
+        steps = many.begun(steps) if many else steps
         paired, state = False, "shifted"
         ends = [*(at.row for at in steps[1:]), n]
         share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
@@ -610,6 +614,27 @@ class _ManyPairs:
     def among(self, rows: np.ndarray) -> np.ndarray:
         """Return the evidence for each source row with each target row, square."""
         return np.asarray(self.x[rows] @ self.y[rows].T, np.float64)
+
+    def begun(self, steps: list[Step]) -> list[Step]:
+        """Return steps that begin before the stretch where each was found, at the row from which on it agrees better
+        than the one before.
+        """
+        out: list[Step] = []
+        before = Step(0, 0, 1)
+        for at in steps:
+            rows = np.arange(before.row + len(out[:1]), at.row)
+            gains = np.zeros(len(rows))
+            for one, sign in ((at, 1), (before, -1)):
+                partner = one.partner + one.step * (rows - one.row)
+                inside = (partner >= 0) & (partner < self.n)
+                gains[inside] += sign * np.einsum("ij,ij->i", self.x[rows[inside]], self.y[partner[inside]])
+            total, noise = np.cumsum(gains[::-1]), np.sqrt(np.cumsum(np.square(gains[::-1])))
+            earlier = int(np.argmax(total)) + 1 if len(rows) else 0
+            if earlier and total[earlier - 1] < 6 * noise[earlier - 1]:  # where no map is known, it is a random walk
+                earlier = 0
+            before = Step(at.row - earlier, at.partner - at.step * earlier, at.step)
+            out.append(before)
+        return out
 
 
 def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarray:
