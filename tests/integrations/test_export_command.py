@@ -35,7 +35,9 @@ def test_faiss_around_an_index(here, data):
         "of width 9; expected 6"
         in here("bridge export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
     )
-    assert "is also the index to read" in here("bridge export bridge --index old.faiss -o old.faiss --force").err
+    kept = (data / "old.faiss").read_bytes()
+    assert "old.faiss is the source" in here("bridge export bridge --index old.faiss -o old.faiss --force").ends(2).err
+    assert (data / "old.faiss").read_bytes() == kept
 
 
 @pytest.mark.parametrize(
