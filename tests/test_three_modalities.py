@@ -79,7 +79,7 @@ def test_sounds_are_classified_by_texts_as_images_are(sides):
     assert scores.get("zero_shot", "aligned audio", "target text").after > 0.9
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".npy", "", ".lance"])
+@pytest.mark.parametrize("suffix", [".parquet", ".npy", "", pytest.param(".lance", marks=pytest.mark.long)])
 def test_a_migration_states_the_model_revision_and_modality_of_its_vectors(tmp_path, suffix, sides):
     old, new, _ = sides
     means = {"text": (old["text"], new["text"])}
