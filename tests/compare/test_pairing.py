@@ -319,7 +319,7 @@ def test_rows_without_variety_pass_no_warning_and_no_verdict(n):
         for A, B in ((same, Y), (Y, same), (np.zeros_like(X), Y)):
             assert check_pairing(A, B).state == "too few"
         for A in (np.where(np.arange(n)[:, None] % 3 == 0, X[:1], X[1:2]), odd):
-            assert check_pairing(A, Y).state == "cannot tell"
+            assert check_pairing(A, Y).state in ("cannot tell", "too few")  # a sample may hold fewer
         check_pairing(far, Y)
         for scale in (1e-60, 1e-12, 1e12, 1e60):
             assert check_pairing(p.X * scale, p.Y).state == "paired"
