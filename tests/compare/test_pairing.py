@@ -345,3 +345,19 @@ def test_a_step_in_a_large_file_is_found_to_a_few_rows():
     assert abs(report.lags[0][0] - 22_000) < 20
     x, y = report.realigned().T
     assert np.count_nonzero(y != np.where(x < 22_000, x, x - 1)) < 20
+
+
+@pytest.mark.parametrize("n", [3000, pytest.param(20000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("wrong", ["reversed", "a lag around the end", "halves exchanged"])
+def test_what_is_called_the_right_pairing_is_right(n, wrong):
+    p = rigid_problem(n, 32, noise=0.3, random_state=1)
+    own = np.arange(n)
+    order = {"reversed": own[::-1], "a lag around the end": np.roll(own, 7), "halves exchanged": np.roll(own, n // 2)}[
+        wrong
+    ]
+    report = check_pairing(p.X, p.Y[order])
+    assert not report.looks_paired
+    if report.steps:  # else no pairing is offered
+        rows, partners = report.realigned().T
+        assert len(rows) > 0.8 * n
+        assert (rows == order[partners]).mean() > 0.9

@@ -7,6 +7,7 @@ fold is mapped by a map fitted on the others, and its alignment compared with th
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import lgamma, pi
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,6 +59,8 @@ _DISTINCT = 0.9
 #: Share of pairs that look wrong from which the whole does not count as paired.
 _MOST_WRONG = 0.2
 
+_VERIFIED = 1500  # rows by which steps that were found in parts of a file are verified
+
 #: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
 _LINK = 0.5
 
@@ -100,18 +103,7 @@ class PairingReport:
         """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless others were found. Of
         two rows that would share a partner, that in the longer stretch has it.
         """
-        rows = np.arange(self.n_pairs)
-        partner, length = rows.copy(), np.zeros(self.n_pairs, int)
-        ends = [*(at.row for at in self.steps[1:]), self.n_pairs]
-        for at, end in zip(self.steps, ends, strict=False):  # without steps there is an end and no beginning
-            partner[at.row : end] = at.partner + at.step * np.arange(end - at.row)
-            length[at.row : end] = end - at.row
-        for row, other in self.moved:
-            partner[row], length[row] = other, 1
-        rows = rows[np.argsort(-length, kind="stable")]
-        rows = rows[(partner[rows] >= 0) & (partner[rows] < self.n_pairs)]
-        rows = np.sort(rows[np.unique(partner[rows], return_index=True)[1]])
-        return np.column_stack([rows, partner[rows]])
+        return _realigned(self.n_pairs, self.steps, self.moved)
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -254,10 +246,13 @@ def check_pairing(
     suspicion = np.zeros(n)
     share = 1.0 if state == "not paired" else float("nan")
     if steps:
-        steps = many.begun(steps) if many else steps
-        paired, state = False, "shifted"
-        ends = [*(at.row for at in steps[1:]), n]
-        share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
+        if len(stretches) < n:  # between the stretches they are guesses
+            tried = [many.begun(steps), steps] if many else [steps]
+            steps = next((one for one in tried if _put_right(A, B, one, rng)), [])
+        paired, state, share = False, "shifted" if steps else "not paired", 1.0
+        if steps:
+            ends = [*(at.row for at in steps[1:]), n]
+            share = sum(end - at.row for at, end in zip(steps, ends, strict=True) if at[1:] != (at.row, 1)) / n
     elif paired or len(moved):
         if many:
             rows, probability = find_wrong_pairs(many)
@@ -290,6 +285,29 @@ def check_pairing(
         moved=tuple((int(row), int(other)) for row, other in moved),
         distinct=distinct,
     )
+
+
+def _realigned(n: int, steps: Sequence[Step], moved: Sequence[tuple[int, int]] = ()) -> np.ndarray:
+    rows = np.arange(n)
+    partner, length = rows.copy(), np.zeros(n, int)
+    ends = [*(at.row for at in steps[1:]), n]
+    for at, end in zip(steps, ends, strict=False):  # without steps there is an end and no beginning
+        partner[at.row : end] = at.partner + at.step * np.arange(end - at.row)
+        length[at.row : end] = end - at.row
+    for row, other in moved:
+        partner[row], length[row] = other, 1
+    rows = rows[np.argsort(-length, kind="stable")]
+    rows = rows[(partner[rows] >= 0) & (partner[rows] < n)]
+    rows = np.sort(rows[np.unique(partner[rows], return_index=True)[1]])
+    return np.column_stack([rows, partner[rows]])
+
+
+def _put_right(A: np.ndarray, B: np.ndarray, steps: Sequence[Step], rng: np.random.Generator) -> bool:
+    """Return whether steps leave pairs of most rows, of which some drawn at random look paired."""
+    pairs = _realigned(len(A), steps)
+    some = np.sort(rng.choice(len(pairs), min(len(pairs), _VERIFIED), replace=False))
+    report = check_pairing(*(side[pairs[some, k]] for k, side in enumerate((A, B))))
+    return 2 * len(pairs) > len(A) and report.looks_paired and report.share_wrong < 0.1
 
 
 def _in_range(Z: np.ndarray) -> np.ndarray:
