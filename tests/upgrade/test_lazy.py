@@ -207,6 +207,13 @@ def test_limits_of_encodings(world, monkeypatch):
     assert search.search(queries[:2]).ids.shape == (2, K)
     search.search(queries[2:9])
     assert len(model.asked) == 25
+    # rows by which the encoder is checked count too
+    for limit, budget in ((15, 30), (25, 30), (None, 3), (None, 10), (None, 30)):
+        search = LazySearch(old, mapping, model := Model(new), limit=limit)
+        assert search.reembed(queries, budget=budget) == len(model.asked) == min(limit or budget, budget)
+        search = LazySearch(old, mapping, model := Model(new), limit=limit)
+        search.search(queries)
+        assert limit is None or len(model.asked) == limit
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     search = LazySearch(old, mapping, Model(new), rate=5, check=False)

@@ -308,7 +308,7 @@ class LazySearch:
                 self._workers.shutdown()
             self.rows.close()
 
-    def _obtain(self, keys: np.ndarray) -> bool:
+    def _obtain(self, keys: np.ndarray, *, most: int = CHECKED) -> bool:
         """Encode the rows that are not known yet, and keep them; False if the limit is reached or nothing answers."""
         with self._encoding, _alone(self.rows.folder):
             keys = self._unknown(keys)
@@ -316,7 +316,7 @@ class LazySearch:
                 return True
             if self._stopped.is_set() or (self.limit is not None and self._asked >= self.limit):
                 return False
-            if not self._checked and not self._check():
+            if not self._checked and not self._check(most):
                 return False
             keys = self._unknown(keys)
             left = len(keys) if self.limit is None else max(self.limit - self._asked, 0)
@@ -387,13 +387,16 @@ class LazySearch:
         vectors[~vectors.any(axis=1)] = np.nan  # zeros are an encoding that failed
         return vectors
 
-    def _check(self) -> bool:
-        """Encode some rows, and raise an error if they are certainly of another model or in another order.
+    def _check(self, most: int = CHECKED) -> bool:
+        """Encode at most so many rows, and raise an error if they are certainly of another model or in another order.
 
         Returns whether the encoder answers.
         """
+        most = min(CHECKED, most, CHECKED if self.limit is None else self.limit - self._asked)
+        if most < CHECKED // 2:  # too few to tell
+            return True
         with self._lock:
-            keys, expected, exact = self.rows.sample(CHECKED, self._rng)
+            keys, expected, exact = self.rows.sample(most, self._rng)
         if len(keys) < CHECKED // 2:
             self._checked = True
             return True
@@ -443,6 +446,10 @@ class LazySearch:
         Q, _ = self._queries(queries)
         Q, use = np.unique(Q, axis=0, return_counts=True)
         step, begun = -(-left // 5), self.counts_["encoded"]
+        with self._encoding, _alone(self.rows.folder):
+            if not self._checked and not self._check(left):
+                return 0
+        left -= self.counts_["encoded"] - begun
         while left > 0:
             expected: dict[Any, float] = {}
             for start in range(0, len(Q), GROUP):
@@ -456,7 +463,7 @@ class LazySearch:
                 break
             before = self.counts_["encoded"]
             keys = np.array(chosen, self.rows.key_type)
-            whole = all([self._obtain(keys[part]) for part in blocks(len(keys), 1, 256)])
+            whole = all([self._obtain(keys[part], most=0) for part in blocks(len(keys), 1, 256)])
             done = self.counts_["encoded"] - before
             left -= max(done, 1)
             if callback is not None:
