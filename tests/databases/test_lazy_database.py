@@ -12,6 +12,7 @@ from test_migrate import N, begin, bits, mapping, table, unit  # noqa: F401  # a
 from test_reembed import Model, images, run, switched, truth  # noqa: F401  # fixtures
 
 from congruence import LazySearch, errors, persist
+from congruence.upgrade import lazy
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import EncodedRows
 from congruence.upgrade.migrate.stages import reembed
@@ -59,6 +60,31 @@ def test_rows_are_encoded_once_written_back_and_gone_after_a_rollback(switched, 
         assert any(made.new[one].tobytes() != before[one] for one in others)
         assert migration.rollback()["identical"]
         assert bits(made.old) == old
+
+
+def test_a_refit_scores_rows_and_leaves_the_table_as_it_is(switched, mapping, truth, tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy, "LEAST", 40)
+    made, Q = switched, asked(truth, switched, 12)
+    before = bits(made.new)
+    with begin(made, mapping, tmp_path) as migration:
+        options = {"budget": 10, "modality": "image", "check": False}
+        search = LazySearch(migration, None, Model(truth), **options)
+        plain = LazySearch(migration, None, Model(truth), refit=False, **options)
+        search.search(Q)
+        assert search.rows.n_native >= 40
+        assert search.rows.correction is not None
+        assert bits(made.new) == before
+        (list_,), (stored,) = (one.rows.near(Q[:1], 50, 10) for one in (search, plain))
+        rows, mapped = np.isnan(list_.exact), np.array([made.new[int(one)] for one in list_.keys])
+        own = np.array([truth[one] for one in list_.keys]) @ Q[0]
+        np.testing.assert_allclose(stored.mapped[rows], (mapped @ Q[0])[rows], atol=1e-5)
+        assert np.abs(list_.mapped - own)[rows].mean() < np.abs(stored.mapped - own)[rows].mean()
+        again = LazySearch(migration, None, Model(truth), **options)  # another process, from the journal
+        np.testing.assert_allclose(again.rows.near(Q[:1], 50, 10)[0].mapped, list_.mapped, atol=1e-5)
+        search.write(remap=True)
+        assert search.rows.correction is None
+        assert bits(made.new) != before
+        assert migration.rollback()["identical"]
 
 
 def test_two_workers_share_what_they_encode(switched, mapping, truth, tmp_path):

@@ -42,7 +42,7 @@ from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, plan_folder
 from congruence.upgrade.migrate.stages import reembed
 from congruence.upgrade.progressive import Progressive
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import STATE
 from congruence.upgrade.ranked import POOL, ROUND, RankedList
 
@@ -50,6 +50,7 @@ NEAR = 50  # re-embedded rows that correct the scores of a query's mapped ones
 GROUP = 32  # queries whose rounds go together, so that the encoder gets larger batches
 QUEUE = 64  # groups of queries that wait in the background; further ones are answered and not looked at again
 GROWTH, LEAST = 1.5, 100  # growth of the re-embedded rows, from the least number of them, at which the map is refitted
+FITTED = 20_000  # most re-embedded rows of a database on which it is refitted
 CHECKED, SAME, CHANCE = 20, 0.95, 4  # rows by which encode is checked; least cosine; own rows found by chance
 LAGS, SURE = 20, 4  # rows by which an encoder may be off that are looked at, and standard errors that tell
 SAMPLE = 200  # rows of a database from which those to check an encoder by are drawn
@@ -102,7 +103,8 @@ class LazySearch:
         Before others, encode 20 rows, known ones if there are any, to refuse vectors of another model or order.
     refit : bool, default=True
         Fit the map again, and map the other rows of an array again, whenever the re-embedded ones have grown by half.
-        A database's are mapped again by ``write(remap=True)``, or ``congruence migrate URL reembed --remap``.
+        In a database only the order of the rows that a query looks at follows, until ``write(remap=True)``, or
+        ``congruence migrate URL reembed --remap``, maps them again.
 
     Notes
     -----
@@ -430,7 +432,7 @@ class LazySearch:
 
     def _refit_if_grown(self) -> None:
         rows = self.rows
-        if self.refits and isinstance(rows, _Array) and rows.grown:
+        if self.refits and rows.n_native >= max(LEAST, rows.n // 100, GROWTH * rows.fitted_at):
             with self._encoding, self._lock:
                 rows.refit()
 
@@ -544,11 +546,6 @@ class _Array:
     @property
     def n_native(self) -> int:
         return len(self.native)
-
-    @property
-    def grown(self) -> bool:
-        """Whether there are enough further re-embedded rows to fit the map again."""
-        return self.n_native >= max(LEAST, self.n // 100, GROWTH * self.fitted_at)
 
     def close(self) -> None:
         """Do nothing: all is in memory."""
@@ -681,11 +678,14 @@ class _Stored:
         self.folder: Path | None = migration.folder
         self.dim, self.dim_old, self.n = mapper.dim, mapper.map.n_features_in_, migration.info.rows
         self.spaces = mapper.map.target_space_, mapper.map.source_space_
-        self.first = Refit(mapper.map.for_modality(self.modality), None, 1.0)
         self.skipped = 0
         self._digests: dict[str, int] = {}  # of the old vectors of rows that were looked at
         some = migration.retry(migration.database.fetch, pa.array(journal.sample[:SAMPLE]), "old")
         self._type = some.ids.type
+        before = np.asarray(mapper.rows(some.vectors), np.float64)
+        scale = float(np.mean(np.einsum("ij,ij->i", before, before))) if len(before) else 1.0
+        self.map = Refit(mapper.map.for_modality(self.modality), None, scale)
+        self.correction: Correction | None = None  # of rows that are looked at, beyond the table's
         self.id_type = np.dtype(self._type.to_pandas_dtype() if pa.types.is_integer(self._type) else object)
         self.among = None
         if some.modalities is not None and mapper.modality is None:
@@ -695,6 +695,7 @@ class _Stored:
         self.encoded = EncodedRows(migration.folder, self.dim)
         self._read = self._stamp()
         self._list_known()
+        self.fitted_at = len(self._place)
 
     def close(self) -> None:
         if self._closes:
@@ -756,14 +757,25 @@ class _Stored:
                 theirs[has_old] |= migration.marks.theirs(new.ids.filter(which), before, new.vectors[has_old])
         own = self.known(names)
         own[theirs] = stored[theirs]
-        mapped, again = stored.copy(), has_old & np.isfinite(own[:, 0])
+        mapped, again = stored.copy(), has_old & (np.isfinite(own[:, 0]) | (self.correction is not None))
         mapped[again] = self._mapped(rows[again])
         return names, rows, mapped, own
 
     def _mapped(self, rows: np.ndarray) -> np.ndarray:
-        if self.plan is None:
-            return self.first.transform(rows, self.first.first())
+        if self.plan is None or self.correction is not None:
+            return self.map.transform(rows, self.correction or self.map.first())
         return self.plan.refit.transform(rows, self.plan.correction)
+
+    def refit(self) -> None:
+        """Fit the map again, by which rows that are looked at are then scored; the table keeps its vectors."""
+        names, parts = np.array([*self._place, *self._waiting], object), []
+        some, skipped = names[np.random.default_rng(0).permutation(len(names))[:FITTED]], self.skipped
+        for part in blocks(len(some), 16 * (self.dim_old + self.dim)):
+            _, rows, _, own = self._look(pa.array(some[part].tolist(), pa.large_string()).cast(self._type))
+            has = np.isfinite(own[:, 0]) & rows.any(axis=1)
+            parts.append(Known(rows[has], own[has].astype(np.float64), np.ones(has.sum()), np.zeros(has.sum(), bool)))
+        n, self.skipped, self.fitted_at = sum(len(part.old) for part in parts), skipped, len(names)
+        self.correction = self.map.fit(parts, n, self.correction or self.map.first(), choose=False)
 
     def near(self, Q: np.ndarray, pool: int, near: int) -> list[RankedList]:
         """Return the lists of queries: the rows that the database finds, and those encoded and not yet written."""
@@ -820,6 +832,8 @@ class _Stored:
                     raise
                 time.sleep(1.0)
         self.refresh()
+        if remap:  # the table's own vectors are by the latest map
+            self.correction, self.fitted_at = None, self.n_native
         return plan
 
     @property
