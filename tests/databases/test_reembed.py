@@ -95,11 +95,12 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
     made, before = switched, bits(switched.new)
     model = Model(truth)
     with begin(made, mapping, tmp_path) as migration:
-        reembed(migration, model, among="image", size=20, budget=40)
+        assert reembed(migration, model, among="image", search="items", size=20, budget=40).search == "items"
     with begin(made, mapping, tmp_path) as migration:
         assert migration.verify().passed  # the migration knows of the rows that are not mapped
         assert migration.status()["reembedded"] == 40
-        plan = reembed(migration, model, size=20, budget=80)  # among is remembered
+        plan = reembed(migration, model, size=20, budget=80)  # among and search are remembered
+        assert plan.search == "items"
         check(made, plan, truth, before)
     assert len(model.asked) == len(set(model.asked)) == 80
     assert [one.n_embedded for one in plan.history_] == [20, 40, 60, 80]

@@ -191,7 +191,7 @@ def reembed(
     queries: str | None = option(None, "A log of queries in the new model: re-embed the rows that they use most."),
     remap: bool = option(False, "Refit the map by what was re-embedded by use, and map the other rows again."),
     until: float | None = option(None, "Stop when the 95 % interval of the agreement is above this value."),
-    settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
+    settings: dict[str, Any] = settable(batch=1000, plot=str, search=str, encode_rate=float, price=float),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
@@ -235,6 +235,7 @@ def reembed(
                 new_texts=read_given(kept["new_texts"]),
                 among=kept["modality"],
                 size=settings.get("batch", 1000),
+                search=settings.get("search"),
                 budget=budget,
                 share=share,
                 until=until,

@@ -16,7 +16,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import Ids, RowsLike
-from congruence._utils.validation import as_matrix
+from congruence._utils.validation import as_matrix, check_choice
 from congruence.compare.pairing import check_pairing
 from congruence.databases import rows_of
 from congruence.embeddings import Embeddings, as_embeddings
@@ -33,6 +33,7 @@ from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, plan_folder, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
+from congruence.upgrade.progressive.progressive import SEARCHES
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.encode import Encode
@@ -50,6 +51,7 @@ def reembed(
     new_texts: RowsLike | None = None,
     among: str | None = None,
     order: str | Order = "auto",
+    search: str | None = None,
     size: int = 1000,
     budget: int | None = None,
     share: float | None = None,
@@ -73,7 +75,7 @@ def reembed(
         accept no writes after that, are re-embedded before.
     encode : callable
         Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
-    texts, new_texts, order, random_state, size, budget, share, until
+    texts, new_texts, order, search, random_state, size, budget, share, until
         As for ``congruence.Progressive`` and its ``batches``; by default all rows are re-embedded.
     rows : ids, optional
         Re-embed these rows, in this order, instead of those that the plan chooses; deleted ones are skipped.
@@ -107,7 +109,7 @@ def reembed(
             )
         migration.database.check_unchanged()
         tell("reading the old vectors")
-        table = _Table(migration, texts, new_texts, among, order, random_state, remap)
+        table = _Table(migration, texts, new_texts, among, order, search, random_state, remap)
         table.save()
         tell("updating all rows to match the plan")
         plan, changed = table.plan, table.repair()
@@ -155,6 +157,7 @@ class _Table:
         new_texts: RowsLike | None,
         among: str | None,
         order: str | Order,
+        search: str | None,
         random_state: int,
         refit: bool,
     ) -> None:
@@ -187,7 +190,9 @@ class _Table:
                     state, folder = facts["state"], facts["folder"]
                     plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
         self.checked = False  # whether the order of the encoder's vectors was
+        search = check_choice(search or (plan.search if plan else SEARCHES[0]), SEARCHES, "search")
         self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
+        self.plan.search = search
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
