@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from congruence import OrthogonalMap
+from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
@@ -373,3 +374,23 @@ def test_equal_weights_change_nothing():
     store = run(plan, p, 0.2).meter().store
     assert store["weighted cosine"].to_dict() == pytest.approx(store["cosine"].to_dict(), abs=1e-6)
     assert store["weighted agreement"].value == pytest.approx(store["agreement"].value)
+
+
+def test_what_the_map_makes_worse_is_said_where_rows_could_stay_as_they_are():
+    rng = np.random.default_rng(0)
+    new = normalize_rows(rng.normal(size=(400, 24)))
+    old = normalize_rows(new + 0.02 * rng.normal(size=new.shape))  # the same weights in another library
+
+    def reading(mapping, old, new):
+        plan = Progressive(mapping, old, random_state=0, tolerance=2.0)  # no refit
+        for ids in plan.batches(size=100, share=0.5):
+            plan.update(ids, new[ids])
+        return plan.meter()
+
+    turned = OrthogonalMap().fit(old[:40], new[rng.permutation(40)])
+    found = reading(turned, old, new)
+    assert found.unmapped["cosine"].low > 0.6 > found.mapped["cosine"].high
+    assert "better left unmapped (cosine" in str(found)
+    assert Reading.from_dict(found.to_dict()) == found
+    assert "unmapped" not in str(reading(OrthogonalMap().fit(old[:80], new[:80]), old, new))
+    assert not reading(OrthogonalMap().fit(old[:40], new[:40, :12]), old, normalize_rows(new[:, :12])).unmapped

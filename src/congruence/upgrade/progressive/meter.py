@@ -160,6 +160,7 @@ class Reading(PlainData):
     mapped: dict[str, Estimate] = field(default_factory=dict)  # of rows that are still mapped
     old: dict[str, Estimate] = field(default_factory=dict)
     new: dict[str, Estimate] = field(default_factory=dict)  # accuracies of both models, with labels
+    unmapped: dict[str, Estimate] = field(default_factory=dict)  # of mapped rows if left as they were, of equal widths
 
     @property
     def share(self) -> float:
@@ -175,12 +176,14 @@ class Reading(PlainData):
             known = {name: math.nan if end is None else float(end) for name, end in ends.items()}
             return Estimate(n=int(part["n"]), **known)
 
-        names = ("store", "mapped", "old", "new")
-        parts = ({key: estimate(part) for key, part in facts[name].items()} for name in names)
+        names = ("store", "mapped", "old", "new", "unmapped")
+        parts = ({key: estimate(part) for key, part in facts.get(name, {}).items()} for name in names)
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], *parts)
 
     def __str__(self) -> str:
         cells = [f"{name} {part}" for name, part in self.store.items()]
+        worse = [name for name, left in self.unmapped.items() if left.low > self.mapped[name].high]
+        cells += [f"better left unmapped ({name} {self.unmapped[name]} for {self.mapped[name]})" for name in worse[:1]]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 

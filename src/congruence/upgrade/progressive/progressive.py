@@ -426,10 +426,9 @@ class Progressive:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
         return self.history_[-1] if self.history_ else self._read()
 
-    def _kept(self) -> dict[str, tuple[np.ndarray, tuple[float, float]]]:
-        """Return by metric how much of each of the meter's rows mapping preserves, (m,), at most 1, and its support."""
-        rows, k = self.states.measured, self.n_neighbors
-        theirs, ours, surprise = self.new_vectors.take(rows), self.mapped_rows(rows), self.new_vectors.surprise
+    def _kept(self, ours: np.ndarray) -> dict[str, tuple[np.ndarray, tuple[float, float]]]:
+        """Return by metric how much of the meter's rows these preserve, (m,), at most 1, and its support."""
+        k, theirs, surprise = self.n_neighbors, self.new_vectors.take(self.states.measured), self.new_vectors.surprise
         kept = {}
         if self.texts is not None:
             near = {"agreement": 1, f"overlap@{k}": k}
@@ -463,7 +462,11 @@ class Progressive:
         states, weights, n = self.states, self.weights, len(self)
         rest, sample, waits = states.rest, states.measured, ~states.embedded
         reading = Reading(n, n - rest, len(sample))
-        for name, (kept, support) in self._kept().items():  # rows that are not mapped have the value 1
+        if rest and len(sample) and self._rows(sample[:1]).shape[1] == self.new_vectors.width:
+            for name, (kept, support) in self._kept(self.unit_rows(sample)).items():
+                reading.unmapped[name] = Estimate(*rest_interval(kept, rest, support), len(kept))
+        # re-embedded rows have the value 1
+        for name, (kept, support) in self._kept(self.mapped_rows(sample)).items():
             sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
             if weights is not None:
                 left = weights[waits]
@@ -520,7 +523,7 @@ class Progressive:
             if value is not None:
                 check_positive(value, name)
         states, measured = self.states, self.states.measured
-        kept, better = self._kept(), None
+        kept, better = self._kept(self.mapped_rows(self.states.measured)), None
         if self.labels is not None and self.texts is not None:
             reading = self._read()
             if (level := reading.new["accuracy"].value) > 0:
