@@ -12,7 +12,7 @@ JOBS = [
     ["bench_transform.py"],
     ["bench_transform.py", "--suffix", ".parquet"],
     ["bench_few_anchors.py"],
-    ["bench_pairing.py"],
+    ["right_link.py", "--rounds", "1"],
     ["bench_theory.py"],
     ["bench_negatives.py"],
     ["certify_calibration.py", "--cases", "12"],

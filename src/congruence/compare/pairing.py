@@ -43,7 +43,7 @@ _FOLD_ROWS = 500
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
 #: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed
-#: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty (bench_pairing.py).
+#: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty.
 _WHOLE, _STANDS_OUT = 200, 8.0
 
 #: Fewest distinct pairs among which rows out of step are searched.
@@ -187,7 +187,7 @@ def check_pairing(
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
     the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested; wrong pairs are looked
-    for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/bench_pairing.py.
+    for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/right_link.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
