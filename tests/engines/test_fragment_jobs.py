@@ -144,7 +144,7 @@ def test_opening_a_lance_data_set_again_reads_its_latest_version(parts, tmp_path
     lance.write_dataset(table(10, 15), tmp_path / "in.lance", mode="append")
     latest = open_dataset(str(tmp_path / "in.lance"))
     assert (planned.n, latest.n) == (10, 15)
-    assert planned.version != latest.version
+    assert planned.table.version != latest.table.version
     assert sum(len(block) for _, block in planned.open(planned.fragments[0]).scan()) == 10
 
 

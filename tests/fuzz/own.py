@@ -281,7 +281,7 @@ def read_item_set(path: Path) -> None:
             data = open_itemset(str(path), column="text", modality=modality, fragment_bytes=64)
             for fragment in data.fragments:
                 ids = data.ids(fragment, 0)
-                for row, piece in data.table(fragment).pieces(data.schema.names, 0, 16):
+                for row, piece in data.open(fragment).pieces(data.schema.names, 0, 16):
                     items = data.items(piece, ids[row : row + len(piece)], fragment)
                     for k in range(len(items)):
                         with refusing():

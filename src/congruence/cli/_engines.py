@@ -146,7 +146,7 @@ def read_sides(
 
     sample, engine = check_positive(runner.sample, "sample", integer=True), runner.open()
     data = {key: open_dataset(spec, ids=ids, space=Space(**space)) for key, (spec, space) in given.items()}
-    most = max((dataset.n for dataset in data.values()), default=1)
+    most = max((dataset.table.n for dataset in data.values()), default=1)
     share = min(1.0, sample / most)
     if share < 1:
         why = f"for a sample of {sample} of {most} rows, since its entries are matched to all rows by position"

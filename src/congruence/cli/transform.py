@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import in_python, inverse_of, load_map, read, unit_rows
@@ -14,10 +14,6 @@ from congruence.cli._options import Force, Ids, Json, Normalize, argument, optio
 from congruence.cli._output import progress
 from congruence.cli._sides import exchanged
 from congruence.errors import DirectionError, ParameterError
-
-if TYPE_CHECKING:
-    from congruence.engines import DataSet
-
 
 #: How stored vectors stand for those of the model: codes, their ranges (a file), and the columns that are kept.
 FORM = {"quantized": str, "ranges": str, "prefix": int}
@@ -70,19 +66,20 @@ def transform(
         mapping = inverse_of(mapping if bridge is None else bridge)
     if bridge is not None and unit == "auto":
         unit = bridge.normalize
-    if runner.by_fragments(vectors, out):
+    if by_fragments := runner.by_fragments(vectors, out):
         from congruence.engines import open_dataset
 
-        source: Source | DataSet = open_dataset(vectors, ids=ids, space=space)
+        source: Source = open_dataset(vectors, ids=ids, space=space)
     else:
         source = open_source(vectors, ids=ids, space=space)
     if bridge is not None:
         modality = modality or source.space.modality or bridge.modality
         mapping = bridge.for_modality(modality)  # a bridge selects the means by the modality of its queries
     options = {"modality": modality, "normalize": unit, "force": force, "side": in_python(side), **settings}
-    if not isinstance(source, Source):
+    if by_fragments:
         options |= {"engine": runner.open(), "bad_rows": runner.bad_rows}
-    with progress("mapping", source.n, as_json) as callback:
+    rows = source.table_rows if by_fragments else source.n  # a data set is not read to count its vectors
+    with progress("mapping", rows or 0, as_json) as callback:
         try:
             report = transform_file(mapping, source, out, callback=callback, **options)
         except DirectionError as error:
@@ -92,5 +89,5 @@ def transform(
                 error.fix = (f"To {aim}, type: {shlex.join(['congruence', *words])}",)
             raise
     taken = f"vectors of the {'new' if inverse else 'old'} model ({mapping.source_space_.model or 'unnamed'})"
-    told = None if "target" in mapping.sides or not isinstance(source, Source) else taken
+    told = None if "target" in mapping.sides or by_fragments else taken
     print_job("mapped", report, as_json=as_json, taken=told)

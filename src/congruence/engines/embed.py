@@ -128,7 +128,7 @@ class _EmbedWork(FragmentWork):
         size = -(-_READ // self.batch_size) * self.batch_size
         on_error = "skip" if self.quarantine else "fail"
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for start, piece in self.data.table(fragment).pieces(self.data.schema.names, 0, size):
+            for start, piece in self.data.open(fragment).pieces(self.data.schema.names, 0, size):
                 items = self.data.items(piece, ids[start : start + len(piece)], fragment)
                 run = EncoderRun(encoder, items, self.batch_size, on_error, pool, alternative="bad_rows='bad.parquet'")
                 vectors = run.encode(range(len(piece)))

@@ -43,7 +43,7 @@ class PairedData:
         """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors."""
         sides = (self.source, fragment), (self.target, self.partner[fragment.name])
         rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
-        names = [data.path_of(part) for data, part in sides]
+        names = [data.table.path_of(part) for data, part in sides]
         readers = [data.open(part).scan(batch=rows) for data, part in sides]
         row = fragment.start
         # A block may end early at a row group; the rest of the longer block is paired with the other side's next block.
@@ -95,8 +95,8 @@ def open_pairs(
     sizes = [[fragment.rows for fragment in data.fragments] for data in (first, second)]
     if sizes[0] != sizes[1]:
         raise ParameterError(
-            f"Got {first.n} rows in {len(sizes[0])} fragments of {first.place.shown} and {second.n} in "
-            f"{len(sizes[1])} of {second.place.shown}; expected the same numbers of rows in each, in the same order.",
+            f"Got {first.table.n} rows in {len(sizes[0])} fragments of {first.table.name} and {second.table.n} in "
+            f"{len(sizes[1])} of {second.table.name}; expected the same numbers of rows in each, in the same order.",
             "Join both models' vectors into one table by id, and pass its two columns.",
         )
     partner = {a.name: b for a, b in zip(first.fragments, second.fragments, strict=True)}
@@ -136,7 +136,7 @@ def fit_dataset(
     if method not in METHODS:
         fix = "Pass one that can be fitted from moments, or fit on a sample without `engine=…`."
         raise ParameterError(f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.", fix)
-    scores: dict[str, object] = {"n_pairs": pairs.source.n}
+    scores: dict[str, object] = {"n_pairs": pairs.source.table.n}
     blocks: list[tuple[np.ndarray, np.ndarray]] = []
     for block in pairs.blocks(pairs.source.fragments[0]):
         blocks.append(block)

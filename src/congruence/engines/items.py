@@ -10,7 +10,7 @@ import pyarrow as pa
 from congruence._utils.ids import as_ids, id_texts
 from congruence.embed.inputs import ID_COLUMNS, Items, choose_column
 from congruence.errors import CorruptFileError, DtypeError, FileError, ParameterError
-from congruence.io.dataset import Fragment, FragmentedTable, describe_fragments, split_spec
+from congruence.io.dataset import Fragment, FragmentedTable, open_fragments, split_spec
 from congruence.io.ids import clean_ids, id_type_of
 from congruence.io.locations import Location, is_url
 from congruence.io.reading import reading
@@ -46,7 +46,7 @@ class ItemSet(FragmentedTable):
             return id_texts(np.arange(start, start + fragment.rows))
         key = self.id_column or self.column
         name = f"{self.path_of(fragment)}:{key}"
-        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.table(fragment).pieces([key], 0, 65_536)]
+        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.open(fragment).pieces([key], 0, 65_536)]
         return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
@@ -94,11 +94,11 @@ def open_itemset(
     number in the data set.
     """
     place, key = split_spec(spec)
-    version, schemas, fragments = describe_fragments(place, fragment_bytes, lambda table: table.schema)
-    fragments = tuple(part for part in fragments if part.rows)  # engines write empty files for empty partitions
+    table, _ = open_fragments(place, fragment_bytes, lambda one: None)
+    fragments = tuple(part for part in table.fragments if part.rows)  # engines write empty files for empty partitions
     if not fragments:
         raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
-    schema = schemas[0]
+    schema = table.schema
     column, modality = choose_column(place.shown, schema.names, column or key, modality)
     id_column = id_column or next((name for name in ID_COLUMNS if name in schema.names and name != column), None)
     if id_column is not None and id_column not in schema.names:
@@ -112,15 +112,8 @@ def open_itemset(
         problem = f"Got {kind} in column {column!r} of {place.shown} for {modality} items; expected {expected}."
         raise DtypeError(problem, "Pass another `column=…`, or convert this one.")
     read = pa.schema([field for field in schema if field.name in (column, id_column)])
-    return ItemSet(
-        place=place,
-        version=version,
-        fragments=fragments,
-        schema=read,
-        column=column,
-        id_column=id_column,
-        modality=modality,
-    )
+    own = {"fragments": fragments, "schema": read, "column": column, "id_column": id_column, "modality": modality}
+    return ItemSet(**vars(table) | own)
 
 
 def _is_text(kind: pa.DataType) -> bool:

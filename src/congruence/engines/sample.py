@@ -30,11 +30,11 @@ def read_sample(
 
     Data sets with the same ids give the same items, whose ids are row numbers if there are none.
     """
-    work = partial(_sample, data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
+    work = partial(_sample, data.without_fragments(), data.table.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
-        problem = f"No rows of {data.place.shown} in a sample of {share:.2g} of them."
+        problem = f"No rows of {data.table.name} in a sample of {share:.2g} of them."
         raise InputError(problem, "Pass a larger `sample=…`.")
     vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, data.dim)
     ids = table.column("id").combine_chunks()
@@ -52,7 +52,7 @@ def _sample(
     """Return ids and vectors of a fragment's chosen rows as an Arrow stream; runs on a worker."""
     kind = data.id_type if data.has_ids else pa.int64()
     schema = pa.schema({"id": kind, "vector": pa.list_(pa.from_numpy_dtype(data.dtype), data.dim)})
-    name, row = data.path_of(fragment), 0
+    name, row = data.table.path_of(fragment), 0
     kept: list[pa.RecordBatch] = []
     for ids, block in data.open(fragment).scan():
         check_rows(block, name, ids=RowNames(ids, fragment.start + row), allow_zero_rows=allow_zero_rows)

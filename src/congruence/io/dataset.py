@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -14,13 +15,13 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, FileError, ParameterError
-from congruence.io.columns import Columns
+from congruence.io._base import BATCH
 from congruence.io.formats import parse_spec
 from congruence.io.lance import LanceTable
 from congruence.io.locations import READ_BYTES, Location, is_url, split_url
 from congruence.io.parquet import ParquetTable
 from congruence.io.reading import missing_file, natural
-from congruence.io.tables import Table, TableSource
+from congruence.io.tables import Pieces, Table, TableSource
 
 if TYPE_CHECKING:
     import lance
@@ -49,17 +50,21 @@ class Fragment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FragmentedTable:
+class FragmentedTable(Table):
     """A table in one or many files: a Parquet file or folder, or a version of a Lance data set."""
 
     place: Location
     version: int | None  # of a Lance data set
     fragments: tuple[Fragment, ...]
     schema: pa.Schema  # of the columns that are read
+    row_bytes: int  # approximate, in the file where it is largest
 
     @property
-    def n(self) -> int:
-        """Number of rows of all fragments."""
+    def name(self) -> str:  # type: ignore[override]
+        return self.place.shown
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
         return sum(fragment.rows for fragment in self.fragments)
 
     @property
@@ -80,7 +85,7 @@ class FragmentedTable:
         groups = fragment.groups
         return file if groups is None else f"{file} (row groups {groups[0]}–{groups[1] - 1})"
 
-    def table(self, fragment: Fragment) -> Table:
+    def open(self, fragment: Fragment) -> Table:
         """Open a fragment for reading."""
         name = self.path_of(fragment)
         table: Table
@@ -95,24 +100,35 @@ class FragmentedTable:
             raise CorruptFileError(problem, "Run the job again from the beginning with `force=True`.")
         return table
 
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
+        first = 0
+        for fragment in self.fragments:
+            if first + fragment.rows > after:
+                for row, piece in self.open(fragment).pieces(names, max(after - first, 0), batch):
+                    yield first + row, piece
+            first += fragment.rows
 
-@dataclass(frozen=True, kw_only=True)
-class DataSet(FragmentedTable):
-    """A table in one or many files, with its columns of vectors and ids."""
 
-    columns: Columns
-    column: str  # of vectors, or ``column[3]`` for the vector of this number of each row
-    dim: int
-    dtype: np.dtype
-    has_ids: bool
-    id_type: pa.DataType
-    space: Space
-    row_bytes: int  # approximate, in the fragment where it is largest
+class DataSet(TableSource):
+    """The rows of a list column of a table in fragments, all in order, or those of one fragment."""
+
+    table: FragmentedTable
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The parts that tasks read."""
+        return self.table.fragments
+
+    def without_fragments(self) -> Self:
+        """Return the data set without its fragments, as it is sent to a worker."""
+        sent = copy(self)
+        sent.table = self.table.without_fragments()
+        return sent
 
     def open(self, fragment: Fragment) -> TableSource:
         """Open the vectors of a fragment for reading."""
-        name, ids = self.path_of(fragment), self.columns.id or False
-        return TableSource(name, self.column, ids, table=self.table(fragment), dim=self.dim)
+        name, ids = self.table.path_of(fragment), self._id_column or False
+        return TableSource(name, self.column, ids, table=self.table.open(fragment), dim=self.dim)
 
 
 def open_dataset(
@@ -126,33 +142,18 @@ def open_dataset(
     (uncompressed) are divided between row groups.
     """
     place, key = split_spec(spec)
-    version, sources, fragments = describe_fragments(
-        place, fragment_bytes, lambda table: TableSource(table.name, key, ids, table=table)
-    )
+    table, sources = open_fragments(place, fragment_bytes, lambda one: TableSource(one.name, key, ids, table=one))
     first = sources[0]
     if odd := next((one for one in sources if one.dim != first.dim), None):
         raise _of_another_table(place, odd.table, first.table)
-    known = first.space if space is None else replace(first.space, **space.to_dict())
-    return DataSet(
-        place=place,
-        version=version,
-        fragments=fragments,
-        schema=first.columns[0].schema,
-        columns=first.columns[0],
-        column=first.column,
-        dim=first.dim,
-        dtype=first.dtype,
-        has_ids=first.has_ids,
-        id_type=first.id_type,
-        space=known,
-        row_bytes=max(source.row_bytes for source in sources),
-    )
+    data = DataSet(place.shown, first.column, ids, table=table, dim=first.dim)
+    if space is not None:
+        data.space = replace(data.space, **space.to_dict())
+    return data
 
 
-def describe_fragments(
-    place: Location, fragment_bytes: int, view: Callable[[Table], T]
-) -> tuple[int | None, list[T], tuple[Fragment, ...]]:
-    """Return the version of a Lance data set, what ``view`` makes of every file, and the fragments."""
+def open_fragments(place: Location, fragment_bytes: int, view: Callable[[Table], T]) -> tuple[FragmentedTable, list[T]]:
+    """Return a table divided into fragments, and what ``view`` makes of every file."""
     if place.local and not place.exists():
         raise missing_file(place.shown)
     if place.name.lower().endswith(".lance"):
@@ -161,24 +162,26 @@ def describe_fragments(
         numbered = [(number, rows) for number, rows in numbered if rows]
         if not numbered:
             raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
-        first = LanceTable(place.shown, data, numbered[0][0])
-        width = max(5, len(str(max(number for number, _ in numbered))))
-        fragments = [
-            Fragment(f"fragment-{k:0{width}d}", "", rows, rows * first.row_bytes, number=k) for k, rows in numbered
-        ]
-        return int(data.version), [view(first)], tuple(fragments)
-    files = _parquet_files(place)
+        first: Table = LanceTable(place.shown, data, numbered[0][0])
+        size, width = first.row_bytes, max(5, len(str(max(number for number, _ in numbered))))
+        version, views = int(data.version), [view(first)]
+        fragments = [Fragment(f"fragment-{k:0{width}d}", "", rows, rows * size, number=k) for k, rows in numbered]
+    else:
+        files = _parquet_files(place)
 
-    def describe(path: str) -> tuple[ParquetTable, T]:
-        file = place.child(path)
-        table = ParquetTable(file.shown, opens=file.open)
-        return table, view(table)
+        def describe(path: str) -> tuple[ParquetTable, T]:
+            file = place.child(path)
+            table = ParquetTable(file.shown, opens=file.open)
+            return table, view(table)
 
-    with ThreadPoolExecutor(_FOOTERS) as pool:
-        tables, views = zip(*pool.map(describe, files), strict=True)
-    if odd := next((table for table in tables if not table.schema.equals(tables[0].schema)), None):
-        raise _of_another_table(place, odd, tables[0])
-    return None, list(views), tuple(_cut_files(place, files, tables, fragment_bytes))
+        with ThreadPoolExecutor(_FOOTERS) as pool:
+            tables, views = map(list, zip(*pool.map(describe, files), strict=True))
+        first, version = tables[0], None
+        if odd := next((table for table in tables if not table.schema.equals(first.schema)), None):
+            raise _of_another_table(place, odd, first)
+        size, fragments = max(table.row_bytes for table in tables), [*_cut_files(place, files, tables, fragment_bytes)]
+    known = {"schema": first.schema, "row_bytes": size}
+    return FragmentedTable(place=place, version=version, fragments=tuple(fragments), **known), views
 
 
 def _of_another_table(place: Location, table: Table, first: Table) -> ParameterError:

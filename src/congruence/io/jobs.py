@@ -357,7 +357,6 @@ class FragmentWork(ABC):
     With ``quarantine``, bad rows are left out and kept there.
     """
 
-    data: FragmentedTable
     layout: TableLayout
     output: Output
     quarantine: bool

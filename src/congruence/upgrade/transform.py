@@ -185,7 +185,7 @@ _RANGES = 32  # of a file, from which rows are judged
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
 
 
-def _spread(source: Source | DataSet) -> np.ndarray:
+def _spread(source: Source) -> np.ndarray:
     """Return rows from all over a file or a data set, in few ranges, since a range costs as much as a row."""
     if isinstance(source, DataSet):
         fragments, rows = source.fragments[:: -(-len(source.fragments) // _RANGES) or 1], [np.empty((0, source.dim))]
@@ -223,7 +223,7 @@ class TransformReport(JobReport):
 
 def transform_file(
     mapping: Map,
-    source: str | Path | Source | DataSet,
+    source: str | Path | Source,
     output: str | Path,
     *,
     modality: str | None = None,
@@ -252,8 +252,9 @@ def transform_file(
     ----------
     mapping : Map
         A fitted map; to map back, pass its ``inverse()``.
-    source : path-like, Source or DataSet
-        See ``congruence.io.open_source``, which opens a path, and ``congruence.engines.open_dataset``.
+    source : path-like or Source
+        See ``congruence.io.open_source``, which opens a path, and ``congruence.engines.open_dataset`` for a data
+        set.
     output : path-like
         The suffix determines the format (``congruence.io.FORMATS``). Never the source itself. For a data set: a folder
         of Parquet files, or a ``.lance`` data set; a path or a URL.
@@ -296,10 +297,8 @@ def transform_file(
     if not isinstance(mapping, Map):
         problem = f"Got {type(mapping).__name__} for the map, which comes first; expected a fitted map."
         raise InputError(problem, "Read a saved one with `congruence.load(path)`.")
-    source = source if isinstance(source, Source | DataSet) else open_source(source)
-    name = source.place.shown if isinstance(source, DataSet) else source.path
-    if not isinstance(source, DataSet):
-        check_output_place(source, output)
+    source = source if isinstance(source, Source) else open_source(source)
+    name = source.table.name if isinstance(source, DataSet) else source.path
     wanted = modality or source.space.modality
     form = StoredForm(quantized, None if ranges is None else np.asarray(ranges), prefix=prefix)
     if isinstance(source, DataSet):
@@ -307,6 +306,7 @@ def transform_file(
             given = f"prefix={prefix!r}" if prefix is not None else f"quantized={quantized!r}"
             raise ParameterError(f"Got `{given}` for a data set.", "Map its files one by one.")
     else:
+        check_output_place(source, output)
         form = _with_padding(form, mapping, source)
     judged = None
     if check and mapping.origins_ is not None and not isinstance(mapping, HeadsMap):
@@ -338,10 +338,12 @@ def transform_file(
     }
     if isinstance(source, DataSet):
         engine = engine or LocalEngine()
-        job = Job("transform", source, str(output), engine=engine, bad_rows=bad_rows, force=force, callback=callback)
-        layout = TableLayout(source.columns, path=source.place.shown, **table)
-        size = function.rows_of_block(source.row_bytes)
-        work = _TransformWork(source.without_fragments(), layout, job.output, bad_rows is not None, function, size)
+        job = Job(
+            "transform", source.table, str(output), engine=engine, bad_rows=bad_rows, force=force, callback=callback
+        )
+        layout = TableLayout(source.columns[0], path=name, **table)
+        to, size = (layout, job.output, bad_rows is not None), function.rows_of_block(source.row_bytes)
+        work = _TransformWork(*to, source.without_fragments(), function, size)
         identity = {
             "map": map_digest(function.mapped),
             "column": source.column,
@@ -419,7 +421,7 @@ class _TransformWork(FragmentWork):
     block: int
 
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        name = self.data.path_of(fragment)
+        name = self.data.table.path_of(fragment)
         for ids, block, rows in self.function.over(self._blocks(fragment, name, bad), name, fragment.start):
             yield self.layout.fill(ids, store_as(block, self.function.dtype, self.output.place.shown), rows)
 
@@ -434,7 +436,7 @@ class _TransformWork(FragmentWork):
 
     def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return the valid rows of a batch, and add the others to ``bad``."""
-        column = piece.column(self.data.columns.vector)
+        column = piece.column(self.data.columns[0].vector)
         code = find_bad(column, self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
         if not code.any():
             return piece
