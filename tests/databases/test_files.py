@@ -248,6 +248,32 @@ def test_what_is_refused(tmp_path):
         open_database(where)
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("vectors.npy", lambda raw: b"x" * len(raw)),
+        ("vectors.npy", lambda raw: raw[:-1]),
+        ("vectors.npy", lambda raw: raw.replace(b"<f4", b"<i4")),
+        ("written.bin", lambda raw: raw[:-1]),
+    ],
+)
+def test_damaged_new_vectors_are_named_with_what_to_do(tmp_path, name, change):
+    where = make(tmp_path, "parquet")
+    with open_database(where) as database:
+        fill(database)
+    file = tmp_path / ".v.parquet.congruence" / name
+    whole = file.read_bytes()
+    file.write_bytes(change(whole))
+    with open_database(where) as database, pytest.raises(errors.CorruptFileError, match="Discard them"):
+        database.count("new")
+    file.write_bytes(whole)
+    with open_database(where) as database:  # cut while it is open
+        assert database.count("new") == N
+        file.write_bytes(whole[:10])
+        with pytest.raises(errors.CorruptFileError, match="Discard them"):
+            list(database.scan("new"))
+
+
 def test_a_link_is_followed_and_a_folder_that_readers_search_shows_no_new_file(tmp_path):
     (tmp_path / "real").mkdir()
     where = make(tmp_path / "real", "parquet")

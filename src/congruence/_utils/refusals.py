@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from congruence.errors import FileError
+from congruence.errors import CongruenceError, FileError
 
 _SPACE = ("free space", "Free space, or write to another disk.")
 _PERMISSION = ("permission", "Change the permissions, or pass another path.")
@@ -44,6 +44,8 @@ def refusing(doing: str, kind: type[FileError]) -> Iterator[None]:
     """Raise an error of a kind for one of the operating system; ``doing`` as in ``describe_refusal``."""
     try:
         yield
+    except CongruenceError:
+        raise
     except OSError as error:
         raise kind(describe_refusal(error, doing)) from error
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-import tokenize
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +39,8 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.io import read_column
-from congruence.io.reading import write_all
+from congruence.io.npy import check_size, read_header, write_header
+from congruence.io.reading import read_exactly, runs_of, write_all
 
 #: Whether the operating system can exchange two names in one call; some file systems still do not support it.
 EXCHANGES = sys.platform in ("linux", "darwin")
@@ -55,10 +55,6 @@ _SAMPLE = 16 * 1024  # bytes read at the beginning, in the middle and at the end
 
 #: Bytes of vectors that ``FileDatabase.fetch`` reads at a time, and rows whose ids are.
 _FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
-
-#: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
-_DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError)
-_DAMAGE += (RecursionError, OverflowError)
 
 
 #: Capabilities of most kinds of files.
@@ -536,31 +532,24 @@ class RowVectors:
         try:
             if writable and not os.access(path, os.W_OK):  # a switch gave it the permissions of the original
                 path.chmod(path.stat().st_mode | 0o200)
-            self._file = open(path, "r+b" if writable else "rb", buffering=0)
-            self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
-            version_1 = np.lib.format.read_magic(self._file) == (1, 0)
-            read_header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
-            (self.rows, self.dim), _, self.dtype = read_header(self._file)
+            self._file, self._marks = (FileIO(one, "r+" if writable else "r") for one in (path, marks))
+            shape, _, self.dtype = read_header(self._file, str(path))
             self._offset = self._file.tell()
-            size = self._offset + self.rows * self.dim * self.dtype.itemsize
-            if min(self.rows, self.dim) < 1 or self.dtype.kind != "f" or self.dtype.itemsize > 8:
+            check_size(shape, self.dtype, os.fstat(self._file.fileno()).st_size - self._offset, str(path))
+            if len(shape) != 2 or min(shape) < 1 or self.dtype.kind != "f" or self.dtype.itemsize > 8:
                 raise ValueError("not a matrix of floats")
+            self.rows, self.dim = shape
             if (marked := os.fstat(self._marks.fileno()).st_size) != self.rows:
                 raise ValueError(f"of {self.rows:,} rows, of which the migration knows {marked:,}")
-            if os.fstat(self._file.fileno()).st_size < size:
-                raise ValueError("truncated")
+        except (CorruptFileError, ValueError) as error:
+            raise _damaged_vectors(path, error) from error
         except OSError as error:
             raise FileError(describe_refusal(error, f"while opening {path}")) from error
-        except _DAMAGE as error:
-            raise CorruptFileError(
-                f"The new vectors, {path}, are damaged ({error}).", "Discard them, and run the migration again."
-            ) from error
 
     @staticmethod
     def create(path: Path, marks: Path, rows: int, dim: int, dtype: np.dtype) -> None:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
         with open(path, "wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
+            write_header(stream, (rows, dim), dtype)
             stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
         with open(marks, "wb") as stream:
             stream.truncate(rows)
@@ -574,7 +563,7 @@ class RowVectors:
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
         with self._lock:  # of the position in both files
-            for start, stop in _ranges(rows):
+            for start, stop in runs_of(rows):
                 if stored is not None:
                     self._file.seek(self._at(rows[start]))
                     write_all(self._file, stored[start:stop])
@@ -595,21 +584,17 @@ class RowVectors:
         """Return the vectors of rows in ascending order, ndarray of float32, shape (b, dim)."""
         out = np.empty((len(rows), self.dim), self.dtype)
         with self._lock:
-            for start, stop in _ranges(rows):
+            for start, stop in runs_of(rows):
                 self._read_into(self._file, self._at(rows[start]), out[start:stop])
         return out.astype(np.float32, copy=False)
 
     def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
-        view, got = out.reshape(-1).view(np.uint8).data, 0
         with refusing(f"while reading {stream.name}", FileError):
             stream.seek(position)
-            while got < len(view):
-                if not (count := stream.readinto(view[got:])):
-                    raise CorruptFileError(
-                        f"{stream.name} is truncated; {self.rows:,} rows were written.",
-                        "Discard the new vectors, and run the migration again.",
-                    )
-                got += count
+            try:
+                read_exactly(stream, out, str(stream.name))
+            except CorruptFileError as error:
+                raise _damaged_vectors(stream.name, error) from error
 
     def flush(self) -> None:
         if self._file.writable():
@@ -621,12 +606,11 @@ class RowVectors:
         self._marks.close()
 
 
-def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges (start, stop) of positions at which the numbers are consecutive."""
-    if not len(rows):
-        return []
-    breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
-    return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
+def _damaged_vectors(path: object, error: Exception) -> CorruptFileError:
+    why = getattr(error, "problem", error)
+    return CorruptFileError(
+        f"The new vectors, {path}, are damaged ({why}).", "Discard them, and run the migration again."
+    )
 
 
 # ---- the hidden folder -----------------------------------------------------------------------------------------------

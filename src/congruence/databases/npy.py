@@ -16,7 +16,7 @@ from congruence.databases._base import Address, DatabaseInfo, Name, Stage
 from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, number_type, path_of, read_labels
 from congruence.embeddings import Space
 from congruence.io import read_ids
-from congruence.io.npy import NpySource
+from congruence.io.npy import NpySource, write_header
 from congruence.io.reading import write_all
 
 _COLUMN_BYTES = 64 * 2**20  # bytes of vectors that are turned into parts of columns at a time
@@ -97,9 +97,8 @@ class Npy(FileDatabase):
         if not self._source.fortran:
             return
         dtype, step = new.dtype, max(1, _COLUMN_BYTES // (new.dim * new.dtype.itemsize))
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": True, "shape": (self.n, new.dim)}
         with atomic_path(self._place.other, force=True) as temporary, open(temporary, "wb", buffering=0) as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
+            write_header(stream, (self.n, new.dim), dtype, fortran=True)
             begin = stream.tell()
             for start in range(0, self.n, step):
                 rows = new.read(np.arange(start, min(start + step, self.n)))

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -44,6 +43,7 @@ from congruence.io.reading import (
     read_exactly,
     reading,
     refuse_key,
+    runs_of,
     scan_rows,
     stored_dtype,
     unpack,
@@ -258,9 +258,8 @@ class RawSource(Source):
     def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         out = np.empty((len(wanted), self._lead + self.dim), self._stored)
         size = out.shape[1] * self._stored.itemsize
-        runs = np.append(np.flatnonzero(np.diff(wanted, prepend=-2) > 1), len(wanted)).tolist()
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
-            for first, end in pairwise(runs):
+            for first, end in runs_of(wanted):
                 stream.seek(self._offset + int(wanted[first]) * size)
                 read_exactly(stream, out[first:end], self.path)
         return self._ids_at(wanted), self._converted(out)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError)  # fmt: skip
 
 
-def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return the shape of an array, whether it is in Fortran order, and its dtype."""
     with reading(path, ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError, RecursionError):
         if np.lib.format.read_magic(stream) == (1, 0):
@@ -50,7 +50,7 @@ def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtyp
         return np.lib.format.read_array_header_2_0(stream)
 
 
-def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
+def check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
     """Check that an array is not truncated, before memory for it is allocated."""
     expected = math.prod(shape) * dtype.itemsize
     if available < expected and not dtype.hasobject:
@@ -65,7 +65,7 @@ class NpySink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
-        _write_header(self._file, (self.n, self.dim), self.dtype)
+        write_header(self._file, (self.n, self.dim), self.dtype)
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         write_all(self._file, vectors)
@@ -80,14 +80,14 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
 
 def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
     begin = stream.tell()
-    shape, _, dtype = _read_header(stream, path)
+    shape, _, dtype = read_header(stream, path)
     if dtype.hasobject:
         problem = f"Got objects in {path}; expected text or numbers."
         raise DtypeError(problem, "Save it as strings, .astype(str), since objects need pickle, which is never loaded.")
     if len(shape) != 1:
         problem = f"Got an array of shape {shape} in {path}; expected one entry per row."
         raise ShapeError(problem, "Pass the key of a one-dimensional array.")
-    _check_size(shape, dtype, size - (stream.tell() - begin), path)
+    check_size(shape, dtype, size - (stream.tell() - begin), path)
     if not dtype.itemsize:  # such an array may claim any number of entries
         raise DtypeError(f"Got strings of width 0 in {path}; expected text.", "Save the column again.")
     step = max(1, TEXT_BYTES // dtype.itemsize) if dtype.kind in "US" else max(1, shape[0])
@@ -99,8 +99,9 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, object)
 
 
-def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+def write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype, *, fortran: bool = False) -> None:
+    """Write what an array begins with."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
 
 
@@ -112,11 +113,11 @@ class NpySource(RawSource):
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self._set_file(path, key, ids)
         with reading(path), open(path, "rb") as stream:
-            shape, self.fortran, self._stored = _read_header(stream, self.path)
+            shape, self.fortran, self._stored = read_header(stream, self.path)
             self._offset = stream.tell()
             size = os.fstat(stream.fileno()).st_size
         self._set_matrix(shape, self._stored)
-        _check_size(shape, self._stored, size - self._offset, self.path)
+        check_size(shape, self._stored, size - self._offset, self.path)
 
     @property
     def stored(self) -> np.dtype:
@@ -164,7 +165,7 @@ class NpzSink(NamedSink):
         self._member = self._archive.open("vectors.npy", "w", force_zip64=True)
         # Closing a member twice is harmless; leaving it open would make closing the archive fail.
         stack.callback(self._member.close)
-        _write_header(self._member, (self.n, self.dim), self.dtype)
+        write_header(self._member, (self.n, self.dim), self.dtype)
 
     def _put_rows(self, vectors: np.ndarray) -> None:
         write_all(self._member, vectors)
@@ -176,7 +177,7 @@ class NpzSink(NamedSink):
 
     def _put(self, name: str, values: np.ndarray) -> None:
         with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-            _write_header(member, values.shape, values.dtype)
+            write_header(member, values.shape, values.dtype)
             write_all(member, values.view(np.uint8))
 
     def _finish(self) -> None:
@@ -193,9 +194,9 @@ class NpzSource(NamedArrays):
         shapes = self.shapes(path)
         name = self._choose(path, key, shapes) + ".npy"
         with _open_npz(path) as archive, archive.open(name) as member:
-            shape, self._fortran, self._stored = _read_header(member, self.path)
+            shape, self._fortran, self._stored = read_header(member, self.path)
             self._set_matrix(shape, self._stored)
-            _check_size(shape, self._stored, archive.getinfo(name).file_size - member.tell(), self.path)
+            check_size(shape, self._stored, archive.getinfo(name).file_size - member.tell(), self.path)
         self._set_ids(ids, shapes)
         self.space = read_sidecar(Path(path))
 
@@ -206,7 +207,7 @@ class NpzSource(NamedArrays):
             for name in archive.namelist():
                 if name.endswith(".npy"):
                     with archive.open(name) as member:
-                        shapes[name[:-4]] = _read_header(member, f"{path}:{name[:-4]}")[0]
+                        shapes[name[:-4]] = read_header(member, f"{path}:{name[:-4]}")[0]
         return shapes
 
     @classmethod
@@ -216,7 +217,7 @@ class NpzSource(NamedArrays):
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
-            _read_header(member, self.path)
+            read_header(member, self.path)
             if self._fortran:  # a compressed stream cannot be read column by column, so this array must fit into memory
                 whole = np.empty((self.dim, self.n), dtype=self._stored)
                 read_exactly(member, whole, self.path)

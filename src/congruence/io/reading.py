@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -236,6 +237,12 @@ def scan_rows(stream: Any, n: int, dim: int, stored: np.dtype, batch: int, path:
         block = np.empty((min(batch, n - start), dim), dtype=stored)
         read_exactly(stream, block, path)
         yield block
+
+
+def runs_of(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges (start, stop) of places at which ascending numbers are consecutive."""
+    breaks = np.append(np.flatnonzero(np.diff(rows, prepend=-2) != 1), len(rows)).tolist()
+    return list(pairwise(breaks))
 
 
 def write_all(stream: Any, array: np.ndarray) -> None:
