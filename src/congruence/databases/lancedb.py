@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from congruence._utils.ahead import run_ahead
-from congruence._utils.lance_urls import lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
 from congruence.databases import _base as base
@@ -34,6 +32,7 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.io import SPACE_KEY
+from congruence.io.locations import Location
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -93,8 +92,10 @@ class LanceDB(ColumnDatabase):
 
     def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
-        self._place, self._rows = find_table(address, table), rows
-        self._subject, self._folder = self._place, self._place.folder
+        location = find_table(address, table)
+        self._place, self._options = location.lance
+        self._subject, self._rows = self._place, rows
+        self._folder = Path(self._place) if location.local else None
         data = self._open()
         primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)
@@ -111,7 +112,7 @@ class LanceDB(ColumnDatabase):
 
     def _open(self) -> lance.LanceDataset:
         with self._errors():
-            return self._lance.dataset(self._place.uri, storage_options=self._place.options)
+            return self._lance.dataset(self._place, storage_options=self._options)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         """Return this library's error for one of Lance's, which differ only in their text."""
@@ -162,7 +163,7 @@ class LanceDB(ColumnDatabase):
             rows = data.count_rows(self._having(old))
             index = find_index(data, old)
             return base.DatabaseInfo(
-                place=str(self._place) + (f":{self._column}" if several else ""),
+                place=self._place + (f":{self._column}" if several else ""),
                 rows=rows,
                 dim=dim_of(value_type),
                 element_type=element_type_of(value_type),
@@ -352,7 +353,7 @@ class LanceDB(ColumnDatabase):
                 self._lance.write_dataset(pa.table({"id": np.arange(n), "vector": empty}), str(place))
             return LanceDB(base.Address.parse(str(place)))
 
-        folder = self._place.folder
+        folder = self._folder
         return None if folder is None else base.time_scratch(folder.parent, make, vectors, element_type)
 
     def _change(self, change: Callable[[], _T]) -> _T:
@@ -510,7 +511,7 @@ class LanceDB(ColumnDatabase):
         assert rows.stop is not None
         with self._errors():
             # Not the latest, whose fragments may be others.
-            data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
+            data = self._lance.dataset(self._place, self._version, storage_options=self._options)
             files = []
             for fragment in data.get_fragments():
                 if rows.start <= fragment.fragment_id < rows.stop:
@@ -551,13 +552,13 @@ class LanceDB(ColumnDatabase):
                         values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
                 yield offsets, values, has, result is not None
 
-        column = ColumnWriter(data, fragment, new, kind, self._place)
+        column = ColumnWriter(data, fragment, new, kind, self._options)
         try:
             for rows in run_ahead(changed()):
                 column.add(*rows)
             file = column.close()
         except BaseException:
-            column.abandon()
+            self._remove_file(column.name)
             raise
         if file is None:
             return []
@@ -571,6 +572,11 @@ class LanceDB(ColumnDatabase):
                 "file": _plain(file),
             }
         ]
+
+    def _remove_file(self, name: str) -> None:
+        """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
+        if self._folder is not None:
+            (self._folder / "data" / name).unlink(missing_ok=True)
 
     def take(self, files: Sequence[WrittenFile]) -> int:
         """Commit files in one version, and remove those whose fragment has changed."""
@@ -596,7 +602,7 @@ class LanceDB(ColumnDatabase):
         committed = [file["fragment"] for file in self._change(commit_fitting)]
         for file in files:
             if file["fragment"] not in committed:
-                self._place.remove(str(file["file"]["path"]))
+                self._remove_file(str(file["file"]["path"]))
         return len(files) - len(committed)
 
 
@@ -628,36 +634,16 @@ class LancePiece(NamedTuple):
 # ---- tables, types and errors ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LanceLocation:
-    """Location of a table: the path of its folder, or its URL in an object store and options for Lance."""
-
-    uri: str
-    options: dict[str, str] | None = None
-
-    @property
-    def folder(self) -> Path | None:
-        return None if "://" in self.uri else Path(self.uri)
-
-    def __str__(self) -> str:
-        return self.uri
-
-    def remove(self, name: str) -> None:
-        """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
-        if self.folder is not None:
-            (self.folder / "data" / name).unlink(missing_ok=True)
-
-
-def find_table(address: base.Address, table: str | None) -> LanceLocation:
-    """Return the location of a table."""
+def find_table(address: base.Address, table: str | None) -> Location:
+    """Return the location of a table: its folder, or its URL in an object store."""
     if address.scheme not in ("", "lancedb"):
-        uri, options = lance_location(address.text)
-        if not uri.rstrip("/").endswith(".lance"):
+        location = Location.of(address.text)
+        if not location.name.endswith(".lance"):
             raise ParameterError(
                 f"{address.shown} is no Lance table, whose URL ends in .lance.",
                 "Map other files in an object store into a second data set with `congruence transform`.",
             )
-        return LanceLocation(uri.rstrip("/"), options)
+        return location
     text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
     place = Path(text).absolute()
     if place.suffix == ".lance":
@@ -669,11 +655,11 @@ def find_table(address: base.Address, table: str | None) -> LanceLocation:
         place = place / f"{refusals.check_name(table, sorted(tables), address.shown, 'table')}.lance"
     if not (place / "_versions").is_dir():
         raise FileError(f"There is no Lance table at {address.shown}.", "Check the path.")
-    return LanceLocation(str(place))
+    return Location(str(place))
 
 
 def find_columns(
-    schema: pa.Schema, primary: list[str], place: LanceLocation, column: Name, ids: Name, modality: Name
+    schema: pa.Schema, primary: list[str], place: str, column: Name, ids: Name, modality: Name
 ) -> tuple[str, str, Name]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
     kinds = {field.name: storage_of(field.type) for field in schema}
@@ -899,11 +885,11 @@ class ColumnWriter:
         fragment: lance.LanceFragment,
         column: str,
         kind: pa.DataType,
-        place: LanceLocation,
+        options: dict[str, str] | None,
     ) -> None:
-        self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
+        self._data, self._fragment, self._column, self._kind, self._options = data, fragment, column, kind, options
         self._schema = pa.schema([pa.field(column, kind)])
-        self._name = f"{uuid.uuid4()}.lance"
+        self.name = f"{uuid.uuid4()}.lance"
         self._writer: LanceFileWriter | None = None
         self._written = 0
 
@@ -921,8 +907,8 @@ class ColumnWriter:
         """Open the file, and copy the unchanged rows before row ``first``."""
         from lance.file import LanceFileWriter
 
-        path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
-        self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
+        path, version = f"{self._data.uri}/data/{self.name}", self._data.data_storage_version
+        self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._options)
         options = {"fragments": [self._fragment], "batch_size": _ROWS}
         for batch in stream(self._data, [self._column], **options) if first else ():
             at, (values, has) = offset_of(np.asarray(batch.column(1))), base.matrix_of(batch.column(0))
@@ -958,9 +944,4 @@ class ColumnWriter:
             none = np.empty((0, self._kind.list_size))
             self._write(none[:, 0].astype(int), none, none[:, 0] > 0, min(self._written + _ROWS, rows))
         self._writer.close()
-        return DataFile.create(self._data, self._name)
-
-    def abandon(self) -> None:
-        """Remove the file, if it was created."""
-        if self._writer is not None:
-            self._place.remove(self._name)
+        return DataFile.create(self._data, self.name)

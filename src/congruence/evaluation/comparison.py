@@ -22,6 +22,7 @@ from congruence.evaluation.scores import (
     RowsOfSide,
     Sides,
     ensembled,
+    held_out,
     labels_of,
     map_for,
     read_sides,
@@ -32,7 +33,7 @@ from congruence.maps import HeadsMap, Map
 from congruence.metrics import paired_cosines, top1_scores
 from congruence.metrics.retrieval import check_prototypes
 from congruence.metrics.search import neighbor_overlap
-from congruence.splits import Split, duplicate_groups
+from congruence.splits import duplicate_groups
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Labels
@@ -210,23 +211,12 @@ def _unseen_rows(
                 f"{name} was fitted without held-out pairs: whether its anchors are among these rows is not known."
             )
             continue
-        split = Split.from_dict(mapping.scores_["holdout"])
-        joint = isinstance(mapping, HeadsMap)
-        fitted = mapping.source_space_.modality
-        if joint and fitted == "text":  # if it was fitted on texts and images, the labels are those of images
-            fitted = mapping.target_space_.modality
         for side, items in kept.items():
-            for m, rows in items.items():
-                # With labels, image ids are not classes, so a class among the fitted texts does not identify images.
-                if labels is not None and fitted not in (None, m):
-                    continue
+            for m, unseen in held_out(mapping, items, labels, prompt_labels).items():
+                rows = items[m]
                 if fitted_rows == "refuse" and not rows.has_ids:
                     notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
                     continue
-                ids = id_texts(rows.ids)
-                if m == "text" and prompt_labels and joint:
-                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
-                unseen = split.held_out(ids)
                 fitted_on = np.count_nonzero(~unseen)
                 if fitted_rows == "refuse" and fitted_on:
                     raise InputError(

@@ -38,6 +38,7 @@ from congruence.metrics import (
     zero_shot_accuracy,
 )
 from congruence.metrics.hubness import as_hubness
+from congruence.splits import Split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,6 +221,27 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
                 else:
                     check_space(rows.space, *(spaces if side == "source" else spaces[::-1]), modality=False)
     return {side: {m: rows.by_text() for m, rows in items.items()} for side, items in by_side.items()}
+
+
+def held_out(
+    mapping: Map, items: Mapping[str, Embeddings], labels: LabelsById, prompt_labels: LabelsById
+) -> dict[str, np.ndarray]:
+    """Return by modality which rows a map held out by its own record, as far as their ids tell it.
+
+    With labels, ids of images are not classes, so that a class among the fitted texts does not identify images.
+    """
+    split, joint = Split.from_dict(mapping.scores_["holdout"]), isinstance(mapping, HeadsMap)
+    fitted = mapping.source_space_.modality
+    if joint and fitted == "text":  # if it was fitted on texts and images, the labels are those of images
+        fitted = mapping.target_space_.modality
+    found = {}
+    for m, rows in items.items():
+        if labels is None or fitted in (None, m):
+            ids = id_texts(rows.ids)
+            if m == "text" and prompt_labels and joint:  # a text stays with its image
+                ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])
+            found[m] = split.held_out(ids)
+    return found
 
 
 def labels_of(items: Embeddings, labels: LabelsById) -> np.ndarray:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.fs
 
 from congruence._utils.atomic import atomic_path
-from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import CongruenceError, FileError, MissingExtraError, ParameterError, StorageError
@@ -118,7 +117,7 @@ class Location:
     @property
     def lance(self) -> tuple[str, dict[str, str] | None]:
         """URI and storage options for Lance."""
-        return (self.uri, None) if self.local else lance_location(self.uri)
+        return (self.uri, None) if self.local else _lance_location(self.uri)
 
     def open(self) -> pa.NativeFile:
         """Open the file for reading at any position; a read of a remote one is repeated when the connection is cut."""
@@ -409,7 +408,7 @@ def _resolve(uri: str) -> tuple[Any, str]:
     if parts.scheme in _HTTP:
         return _connect(f"{parts.scheme}://"), uri
     query = parse_qs(parts.query)
-    if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := aws_endpoint()):
+    if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := _aws_endpoint()):
         query["endpoint_override"] = [endpoint]
     if parts.scheme in ("gs", "gcs"):
         query.setdefault("retry_limit_seconds", ["30"])  # else a quarter of an hour passes without a network
@@ -423,3 +422,24 @@ def _resolve(uri: str) -> tuple[Any, str]:
         return filesystem, parts.path
     bucket = parts.netloc.rsplit("@", 1)[-1]
     return filesystem, f"{bucket}{parts.path}".rstrip("/")
+
+
+def _aws_endpoint() -> str | None:
+    """Return the endpoint in AWS environment variables, which Arrow does not read; None if there is none."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
+    """Return a URL's address without its query, and Lance's options from the query and the environment."""
+    parts = urlsplit(uri)
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    options: dict[str, str] = {}
+    endpoint = query.get("endpoint_override") or _aws_endpoint()
+    if parts.scheme == "s3" and endpoint:
+        use_http = query.get("scheme", "") == "http" or endpoint.startswith("http://")
+        host = endpoint.split("://", 1)[-1]
+        options["aws_endpoint"] = f"{'http' if use_http else 'https'}://{host}"
+        options["allow_http"] = str(use_http).lower()
+    if query.get("region"):
+        options["aws_region"] = query["region"]
+    return urlunsplit(parts._replace(query="")), options or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
 from congruence.cli._input import read_groups, read_labels, refuse_options
@@ -11,10 +11,6 @@ from congruence.cli._output import by_side, check_out, print_json, sides_of
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.cli._sides import link, refuse_same
 from congruence.errors import InputError, ParameterError
-
-if TYPE_CHECKING:
-    from congruence.embeddings import Embeddings
-    from congruence.maps import Map
 
 
 def evaluate(
@@ -44,6 +40,7 @@ def evaluate(
     """
     import congruence
     from congruence.evaluation import compare_maps, evaluate
+    from congruence.evaluation.scores import held_out as held_out_rows
     from congruence.maps import HeadsMap
 
     runner = EngineOptions.of(engine, settings)
@@ -76,8 +73,12 @@ def evaluate(
     text_labels = read_labels(prompt_labels, "--prompt-labels", *texts)
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
     if held_out:
+        if "holdout" not in mapping.scores_:
+            problem = "Got --held-out for a map fitted on all pairs; expected held-out ones."
+            raise InputError(problem, "Fit the map with --holdout, or leave out --held-out.")
         for items in sides.values():
-            items |= _held_out(mapping, items, image_labels is not None, text_labels or {})
+            kept = held_out_rows(mapping, items, image_labels, text_labels)
+            items |= {modality: items[modality].take(rows) for modality, rows in kept.items()}
     comparison = None
     if against:
         others = {path if path != map_path else f"{path} again": congruence.maps.load(path) for path in against}
@@ -108,30 +109,3 @@ def evaluate(
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation", words)
         if comparison is not None:
             print_comparison(comparison, words)
-
-
-def _held_out(
-    mapping: Map, items: dict[str, Embeddings], labeled: bool, image_of: dict[str, str]
-) -> dict[str, Embeddings]:
-    """Return the items that the map was not fitted on; ``image_of`` has the image of each text."""
-    from congruence._utils.ids import id_texts
-    from congruence.maps import HeadsMap
-    from congruence.splits import Split
-
-    rule = mapping.scores_.get("holdout")
-    if rule is None:
-        problem = "Got --held-out for a map fitted on all pairs; expected held-out ones."
-        raise InputError(problem, "Fit the map with --holdout, or leave out --held-out.")
-    split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
-    fitted = mapping.source_space_.modality
-    if two_sided and fitted == "text":  # if both images and texts were fitted, the labels belong to the images
-        fitted = mapping.target_space_.modality
-    out = {}
-    for modality, rows in items.items():
-        # If ids name classes, a class held out in one modality must be held out in the other too.
-        if modality == fitted or fitted is None or not labeled:
-            names = id_texts(rows.ids)
-            if modality == "text" and two_sided:
-                names = id_texts([image_of.get(i, i) for i in names.tolist()])  # a text belongs to its image
-            out[modality] = rows.take(split.held_out(names))
-    return out
