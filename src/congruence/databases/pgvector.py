@@ -1259,10 +1259,12 @@ def find_table(
         chosen = [row for row in chosen if row[3]] or chosen  # visible
         chosen = chosen or [row for row in rows if f"{row[0]}.{row[1]}" == table]
     if len({row[2] for row in chosen}) != 1:
-        known = ", ".join(sorted({f"{row[0]}.{row[1]}" for row in rows}))
+        known = sorted({f"{row[0]}.{row[1]}" for row in rows})
         raise ParameterError(
-            f"Got `table={table!r}`; expected one of those in {place} that have vectors: {known or 'none'}.",
+            f"Got `table={table!r}`; expected one of those in {place} that have vectors: {', '.join(known) or 'none'}.",
             "Pass `table=…` with the name of one.",
+            argument="table",
+            expected=known,
         )
     columns = {row[4]: row for row in chosen}
     schema, name, oid, _, _, _, extension = chosen[0]
