@@ -6,6 +6,9 @@ otherwise idle machine; processor seconds cover the whole process tree, includin
 test, SIGKILL ends the driver with its workers, or a single worker, at random moments, and the run is restarted until it
 is complete; then every id must be present exactly once.
 
+With ``--shards``, one and two tasks of an array run ``examples/cluster/shard.sh`` in turn, with ``--slurm`` as jobs of
+a cluster on this machine.
+
 python benchmarks/bench_engines.py --rows 200000 --json OUT
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -30,6 +34,7 @@ import pyarrow.parquet as pq
 from common import arguments, write_json
 
 WORKERS = 2
+CLUSTER = Path(__file__).parents[1] / "examples/cluster"
 
 
 def make(folder: Path, rows: int, dim: int, files: int) -> None:
@@ -205,6 +210,26 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
     return found
 
 
+def shards(folder: Path, count: int, slurm: bool) -> dict:
+    """Map all files by an array of tasks of one thread, and return its seconds and those of the processors."""
+    shutil.rmtree(folder / "out-shards", ignore_errors=True)
+    words = [str(folder / name) for name in ("in", "out-shards", "map")]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "SHARD": str(CLUSTER / "shard.sh")}
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    if slurm:
+        array = ["--wait", f"--array=0-{count - 1}", "--cpus-per-task=1", "--mem=1000", f"--output={folder}/log"]
+        subprocess.run(["sbatch", *array, str(CLUSTER / "slurm.sh"), *words], env=own, check=True, capture_output=True)
+    else:
+        numbers = [{"SLURM_ARRAY_TASK_ID": str(k), "SLURM_ARRAY_TASK_COUNT": str(count)} for k in range(count)]
+        tasks = [subprocess.Popen(["bash", own["SHARD"], *words], env={**own, **one}) for one in numbers]
+        if any([task.wait() for task in tasks]):
+            sys.exit("a task failed")
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    rows = sum(pq.read_metadata(file).num_rows for file in (folder / "out-shards").glob("*.parquet"))
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"what": "shards", "tasks": count, "slurm": slurm, "rows": rows, "seconds": seconds, "processor": spent}
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
@@ -212,6 +237,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--shards", action="store_true")
+    parser.add_argument("--slurm", action="store_true")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--run", choices=("local", "ray", "plain"))
     options = parser.parse_args()
@@ -222,12 +249,15 @@ def main() -> None:
         folder = Path(place)
         make(folder, options.rows, options.dim, options.files)
         results = []
-        for _ in range(options.rounds):
+        for count in (1, 2) * options.rounds if options.shards else ():
+            results.append(shards(folder, count, options.slurm))
+            print(results[-1], flush=True)
+        for _ in range(0 if options.shards else options.rounds):
             for what in ("plain", "ray", "local"):
                 results.append(call(what, folder))
                 print(results[-1], flush=True)
                 shutil.rmtree(folder / f"out-{what}")
-        longest = max(one["seconds"] for one in results if one["what"] == "ray")
+        longest = max([one["seconds"] for one in results if one["what"] == "ray"], default=0)
         killed = faults(folder, options.kills, longest, 0) if options.kills else []
     write_json(
         options, {"rows": options.rows, "dim": options.dim, "files": options.files, "runs": results, "kills": killed}

@@ -1,4 +1,7 @@
-"""A server with the part of OpenAI's interface that encodes texts, and with faults to order."""
+"""A server with the parts of the interfaces of OpenAI, Gemini, Voyage and Cohere that encode texts, and with faults.
+
+It refuses what those services document as wrong. Gemini is asked by its own interface of OpenAI's kind.
+"""
 
 import json
 import threading
@@ -21,6 +24,29 @@ class Server(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests, self.faults, self.change, self.lock = [], [], None, threading.Lock()
+        self.service, self.headers, self.fails_at = "openai", [], None
+
+
+#: What a service allows: most texts, the allowed fields besides the model and texts, and those that are needed.
+RULES = {
+    "openai": (2048, {"input", "encoding_format", "dimensions", "user"}, set()),
+    "gemini": (100, {"input", "encoding_format", "dimensions"}, set()),
+    "voyage": (1000, {"input", "input_type", "truncation", "output_dimension", "output_dtype"}, set()),
+    "cohere": (96, {"texts", "input_type", "embedding_types", "truncate", "max_tokens"}, {"input_type"}),
+}
+
+
+def wrong(service, path, body):
+    """Return what the service would refuse, if anything."""
+    most, allowed, needed = RULES[service]
+    texts = body.get("texts" if service == "cohere" else "input")
+    if path != ("/v2/embed" if service == "cohere" else "/v1/embeddings"):
+        return f"no such path: {path}"
+    if not isinstance(texts, list) or len(texts) > most or set(body) - allowed - {"model"} or not needed <= set(body):
+        return f"invalid request: {sorted(body)}, {len(texts or [])} texts"
+    if service == "voyage" and body.get("input_type") not in (None, "query", "document"):
+        return "invalid input_type"
+    return ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,23 +57,42 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        service = self.server.service
+        texts = body.get("texts" if service == "cohere" else "input", [])
         with self.server.lock:
             self.server.requests.append(body)
+            self.server.headers.append(dict(self.headers))
             fault = self.server.faults.pop(0) if self.server.faults else None
+            if self.server.fails_at in texts:
+                fault = 500
         if fault == "drop":
             self.close_connection = True
             self.connection.close()
         elif fault is not None:
-            self.answer(fault, {"error": {"message": f"fault {fault}; you sent {self.headers['Authorization']}"}})
+            self.refuse(fault, f"fault {fault}; you sent {self.headers['Authorization']}")
         elif self.headers["Authorization"] != f"Bearer {KEY}":
-            self.answer(401, {"error": {"message": f"Incorrect API key provided: {self.headers['Authorization'][7:]}"}})
-        elif any(text == "too long" for text in body["input"]):
-            self.answer(400, {"error": {"message": "This model's maximum context length is 8192 tokens."}})
+            status, sent = (400 if service == "gemini" else 401), self.headers["Authorization"][7:]
+            self.refuse(status, f"API key not valid: {sent}")
+        elif problem := wrong(service, self.path, body):
+            self.refuse(422, problem)
+        elif any(text == "too long" for text in texts):
+            self.refuse(400, "This model's maximum context length is 8192 tokens.")
         else:
-            data = [{"object": "embedding", "index": k, "embedding": vector(t)} for k, t in enumerate(body["input"])]
-            usage = {"prompt_tokens": sum(len(text.split()) for text in body["input"]), "total_tokens": 1}
+            data = [{"object": "embedding", "index": k, "embedding": vector(t)} for k, t in enumerate(texts)]
+            tokens = sum(len(text.split()) for text in texts)
             data = data if self.server.change is None else self.server.change(data)
-            self.answer(200, {"object": "list", "data": data, "model": body["model"], "usage": usage})
+            usage = {"total_tokens": tokens} | ({"prompt_tokens": tokens} if service == "openai" else {})
+            if service == "cohere":
+                rows = data if data is None else [one["embedding"] for one in data]
+                billed = {"billed_units": {"input_tokens": tokens}}
+                self.answer(200, {"id": "1", "embeddings": {"float": rows}, "texts": texts, "meta": billed})
+            else:
+                self.answer(200, {"object": "list", "data": data, "model": body["model"], "usage": usage})
+
+    def refuse(self, status, message):
+        """Answer with an error in the service's own form."""
+        forms = {"cohere": {"message": message}, "voyage": {"detail": message}}
+        self.answer(status, forms.get(self.server.service, {"error": {"message": message}}))
 
     def answer(self, status, content):
         body = json.dumps(content).encode()

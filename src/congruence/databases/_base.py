@@ -289,6 +289,8 @@ class Database(ABC):
     rest: Callable[[Block], np.ndarray] | None = None
     #: Whether a rollback may leave rows that are written meanwhile without an old vector; set by a migration.
     leaves_bare = True
+    #: Whether the rows that a condition leaves out may have vectors of other widths, which the database itself copies.
+    mixes_widths: bool = False
 
     def __init__(
         self,

@@ -112,8 +112,11 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        """Return the only alias, or the only collection without one; the collections of a migration count as one."""
-        if table is None:
+        """Return the only alias, or the only collection without one; the collections of a migration count as one.
+
+        A pattern is answered with the names of all.
+        """
+        if table is None or "*" in table:
             groups: dict[str, list[str]] = {}
             for name in self._names():
                 groups.setdefault(ROLE.sub("", name), []).append(name)
@@ -121,7 +124,9 @@ class CollectionDatabase(Database):
                 groups.pop(ROLE.sub("", target), None)
             # A collection whose old one was dropped may keep the name that it had behind an alias.
             others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
-            table = refusals.only_name([*aliases, *others], self._called, self._address.shown, "table")
+            known, place = sorted([*aliases, *others]), self._address.shown
+            refusals.check_name(table, known, place, "table")
+            table = refusals.only_name(known, self._called, place, "table")
         self._subject = repr(table)
         return table
 

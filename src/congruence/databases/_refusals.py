@@ -116,7 +116,10 @@ def check_name(name: _Name, names: Iterable[str], place: object, option: str) ->
     if name is not None and name not in names:
         shown = ", ".join(map(repr, names[:20])) or "none"
         raise ParameterError(
-            f"Got {option}={name!r}; expected one of those in {place}: {shown}.", f"Pass another `{option}=…`."
+            f"Got {option}={name!r}; expected one of those in {place}: {shown}.",
+            f"Pass another `{option}=…`.",
+            argument=option,
+            expected=names,
         )
     return name
 

@@ -88,6 +88,8 @@ class PgVector(ColumnDatabase):
         self._replica: bool | None = None  # whether the role may set session_replication_role, if it was tried
         with self._client.reading() as cursor:
             found = self._table = find_table(cursor, address.shown, table, column, ids, modality)
+            self._untyped = read_columns(cursor, found.oid)[found.column].dim is None
+        self.mixes_widths = self._untyped and rows is not None
         self._column = found.column
         # With the column, so that each migration of a table has a journal of its own.
         self._place = self._subject = f"{address.shown} {found.schema}.{found.name}.{self._column}"
@@ -310,7 +312,8 @@ class PgVector(ColumnDatabase):
         table, guard, function = self._table, quoted(self._guard), quoted(*self._guard_function)
         message = f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it"
         names = {"column": quoted(self._column), "hidden": quoted(hidden), "message": catalog.literal(message)}
-        changes = (_KEPT if switched else _PENDING).format(**names).strip()
+        pending = _ALWAYS_PENDING if self.mixes_widths else _PENDING
+        changes = (_KEPT if switched else pending).format(**names).strip()
         body = catalog.literal(_GUARD_BODY.format(changes=changes))
         cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
         owner, user = one_row(
@@ -362,6 +365,10 @@ class PgVector(ColumnDatabase):
                         ]
                     return reasons
             oids = catalog.oids_of(tree)
+            if self._untyped:
+                function = quoted(table.extension, "vector_dims")
+                widths = f"SELECT DISTINCT {function}(t.vector) FROM {self._source(self._column)} ORDER BY 1 LIMIT 2"
+                check_widths([width for (width,) in cursor.execute(widths).fetchall()], self._place)
             indexes = catalog.read_indexes(cursor, oids, self._column)
             hidden = [catalog.hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
             columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
@@ -534,20 +541,25 @@ class PgVector(ColumnDatabase):
         cursor.execute("SET LOCAL congruence.writing = 'on'")
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
             cursor.execute(f"SET LOCAL {setting} = off")
-        if rows.vectors is None:
+        if rows.vectors is None and not rows.copied:
             cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {self._these}", [self._parameter(rows.ids)])
         else:
             type_ = state.old_type if side == "old" else state.new_type
             assert type_ is not None
             kind, value, stored = type_.kind, "f.vector", quoted(table.extension, type_.kind)
-            if kind == "bit":
+            places, names = np.split(rows.places, [4, 10], axis=1), "rel, place, seen"
+            if rows.vectors is None:
+                value = f"t.{quoted(state.column('new' if side == 'old' else 'old'))}"
+            else:
+                places, names = [*places, encode_vectors(rows.vectors, kind)], f"{names}, vector"
+            if kind == "bit" and rows.vectors is not None:
                 value, stored = f"f.vector::bit({rows.vectors.shape[1]})", "bit varying"
             temporary = f"congruence_{kind}"
             columns = f"rel oid, place tid, seen xid, vector {stored}"
             cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}) ON COMMIT DELETE ROWS")
             cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
-            with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
-                copy.write(copy_stream(*np.split(rows.places, [4, 10], axis=1), encode_vectors(rows.vectors, kind)))
+            with cursor.copy(f"COPY pg_temp.{temporary} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
+                copy.write(copy_stream(*places))
             match = "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen"
             cursor.execute(
                 f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
@@ -616,23 +628,30 @@ class PgVector(ColumnDatabase):
         ]
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
-            where = f"{quoted(hidden)} IS NOT NULL"
-            cursor.execute(
-                f"INSERT INTO pg_temp.congruence_indexed SELECT * FROM {table.path} WHERE {where} LIMIT {REHEARSED}"
-            )
+            for predicate in dict.fromkeys(index.old.predicate or "true" for index in planned):
+                cursor.execute(
+                    f"INSERT INTO pg_temp.congruence_indexed SELECT * FROM {table.path} "
+                    f"WHERE {quoted(hidden)} IS NOT NULL AND ({predicate}) LIMIT {REHEARSED}"
+                )
             for index in planned:
                 if index.rest is None:
                     left_out.append((index.old.name, f"pgvector has none for {mark.dim} components of this type"))
                     continue
                 words = f"The unique index {index.old.name} cannot be built over the new vectors"
-                try:
-                    with catalog.refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
-                        cursor.execute(index.statement("pg_temp.congruence_indexed"))
-                    buildable.append(index)
-                except catalog.ServerRefusal as refusal:
-                    if index.old.unique:
-                        raise
-                    left_out.append((index.old.name, refusal.reason))
+                refused = None
+                # An index over rows that keep vectors of their own width stays as it is.
+                for tried in (index, *([index._replace(rest=using(index.old))] * (state.old_type.dim is None))):
+                    try:
+                        with catalog.refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
+                            cursor.execute(tried.statement("pg_temp.congruence_indexed"))
+                        buildable.append(tried)
+                        break
+                    except catalog.ServerRefusal as refusal:
+                        if index.old.unique:
+                            raise
+                        refused = refused or refusal
+                else:
+                    left_out.append((index.old.name, refused.reason if refused else ""))
         return buildable, left_out
 
     def build_index(self) -> str | None:
@@ -643,6 +662,7 @@ class PgVector(ColumnDatabase):
         """
         self.flush()
         if self._made() and self.stage() is Stage.PREPARED:
+            self._copy_others("new")
             planned, _ = self._change(lambda: self._planned_indexes(self._cursor))
             with self._client.outside() as cursor:
                 cursor.execute("SET statement_timeout = 0")
@@ -709,6 +729,7 @@ class PgVector(ColumnDatabase):
         stage = self.stage()
         if stage is not (Stage.PREPARED if side == "new" else Stage.SWITCHED):
             return
+        self._copy_others(side)
         for _ in range(REST_ROUNDS):
             began = time.monotonic()
             if not self._map_rest(None, side) or time.monotonic() - began < LOCK_SECONDS / 2:
@@ -737,6 +758,37 @@ class PgVector(ColumnDatabase):
                 )
             time.sleep(0.05)
 
+    def _copy_others(self, side: VectorSide, cursor: Any = None) -> None:
+        """Give rows that the condition leaves out this side's vector as it is on the other, if the widths may differ.
+
+        Under the lock of a cursor, and for the old side, only where one of the two is missing.
+        """
+        if not self.mixes_widths:
+            return
+        after: Any = None
+        while True:
+            with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
+                state = self._state(reader)
+                other = state.column("new" if side == "old" else "old")
+                there, lacking = quoted(other), quoted(state.column(side))
+                differ = f"({there} IS NULL) <> ({lacking} IS NULL)"
+                if side == "new" and cursor is None:  # also rows that the condition has chosen before
+                    differ = f"ROW({there})::record *<> ROW({lacking})::record"
+                source = self._source(other, all_rows=True, where=f"({self._rows}\n) IS NOT TRUE AND {differ}")
+                following = "" if after is None else f"WHERE t.id > $1::{self._id_type}"
+                query = f"SELECT {self._id}, t.place FROM {source} {following} ORDER BY t.id LIMIT {MOST_ROWS}"
+                versions = dict(reader.execute(query, [] if after is None else [after]).fetchall())
+            if not versions:
+                return
+            after = list(versions)[-1]
+            every = PgRows.of(self._ids(list(versions)), versions, None)._replace(copied=True)
+            for start in range(0, len(every.ids), self._fill_rows):
+                part = every.take(np.arange(start, min(start + self._fill_rows, len(every.ids))))
+                if cursor is None:
+                    self._attempt(partial(self._write_some, state, part, side))
+                else:
+                    self._update(cursor, state, part, side)
+
     def _map_rest(self, cursor: Any, side: VectorSide) -> int:
         """Map rows that lack a vector of a side, under the lock of a cursor or in own transactions; return how many."""
         if self.rest is None:
@@ -745,7 +797,8 @@ class PgVector(ColumnDatabase):
         with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
             state = self._state(reader)
             column, kind, dim = self._side(reader, state, other)
-            source = self._source(column, all_rows=True, where=_lacking(column, state.column(side)))
+            whole = not self.mixes_widths
+            source = self._source(column, all_rows=whole, where=_lacking(column, state.column(side)))
             query = f"SELECT {self._row} FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
@@ -769,6 +822,7 @@ class PgVector(ColumnDatabase):
         """Lock the table, map what is left, and count the rows without a vector of this side."""
         self._cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
         until = time.monotonic() + LOCK_SECONDS
+        self._copy_others(side, self._cursor)
         while self._map_rest(self._cursor, side):
             if time.monotonic() > until:
                 raise _Locked(
@@ -883,6 +937,9 @@ _PENDING = """
     ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
         NEW.{hidden} := NULL;
     END IF;"""
+
+#: A row that changes may be one that the condition chooses from now on, or no longer does.
+_ALWAYS_PENDING = "NEW.{hidden} := NULL;"
 
 #: An INSERT of both vectors is a copy of a row, or a row that moves to another partition; one of the old vector alone
 #: may be such a row, too, if the UPDATE before it was of a row without a new one.
@@ -1139,11 +1196,12 @@ class PgTable:
 
 
 class PgRows(NamedTuple):
-    """Rows to write: their ids, versions (b, 14), and vectors (b, dim), or None for none."""
+    """Rows to write: their ids, versions (b, 14), and vectors (b, dim), or None for none or the other side's."""
 
     ids: pa.Array
     places: np.ndarray
     vectors: np.ndarray | None
+    copied: bool = False  # whether a row gets its vector of the other side
 
     @classmethod
     def of(cls, ids: pa.Array, versions: Mapping[int | str, bytes], vectors: np.ndarray | None) -> PgRows:
@@ -1155,7 +1213,7 @@ class PgRows(NamedTuple):
 
     def take(self, rows: np.ndarray) -> PgRows:
         vectors = None if self.vectors is None else self.vectors[rows]
-        return PgRows(self.ids.take(pa.array(rows)), self.places[rows], vectors)
+        return PgRows(self.ids.take(pa.array(rows)), self.places[rows], vectors, self.copied)
 
 
 class PgState(NamedTuple):
@@ -1201,10 +1259,12 @@ def find_table(
         chosen = [row for row in chosen if row[3]] or chosen  # visible
         chosen = chosen or [row for row in rows if f"{row[0]}.{row[1]}" == table]
     if len({row[2] for row in chosen}) != 1:
-        known = ", ".join(sorted({f"{row[0]}.{row[1]}" for row in rows}))
+        known = sorted({f"{row[0]}.{row[1]}" for row in rows})
         raise ParameterError(
-            f"Got `table={table!r}`; expected one of those in {place} that have vectors: {known or 'none'}.",
+            f"Got `table={table!r}`; expected one of those in {place} that have vectors: {', '.join(known) or 'none'}.",
             "Pass `table=…` with the name of one.",
+            argument="table",
+            expected=known,
         )
     columns = {row[4]: row for row in chosen}
     schema, name, oid, _, _, _, extension = chosen[0]
@@ -1232,8 +1292,7 @@ def definition_like(
     The server has written the other's definition for this column. A wide vector is indexed as halfvec; where the column
     declares no width, a cast does.
     """
-    only = "ONLY " if index.partitioned else ""
-    rest: str = index.definition.split(f" ON {only}{index.table} USING ", 1)[1]
+    rest = using(index)
     if not index.searches:
         return rest
     if index.kind == "bit" and index.cast:  # over bits that are computed from the vectors
@@ -1253,6 +1312,12 @@ def definition_like(
     parameters = f" WITH ({options})" if options else ""
     where = f" WHERE {index.predicate}" if index.predicate else ""
     return f"{quoted(index.method)} ({expression} {operators}){parameters}{where}"
+
+
+def using(index: catalog.PgIndex) -> str:
+    """Return what follows USING in the definition of an index."""
+    only = "ONLY " if index.partitioned else ""
+    return str(index.definition).split(f" ON {only}{index.table} USING ", 1)[1]
 
 
 class NewIndex(NamedTuple):
@@ -1305,18 +1370,22 @@ _TRAILER = b"\xff\xff"
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 
 
+def check_widths(widths: Sequence[int], place: str) -> None:
+    """Raise DatabaseError if vectors are of several widths."""
+    if len(widths) > 1:
+        dims = " and ".join(map(str, widths[:2]))
+        raise DatabaseError(
+            f"{place} has vectors of {dims} dimensions.", "Select the rows of one width by a condition (`rows=…`)."
+        )
+
+
 def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray:
     """Decode the values of a binary cursor, without NULL, into float32 of shape (b, dim); bits become 1 and -1."""
     if kind == "bit":  # the number of bits, which is the same in all rows of a column, then the bits
         rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
         return base.unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
     number = np.dtype(_NUMBERS[kind])
-    widths = {len(value) for value in values}
-    if len(widths) > 1:
-        dims = " and ".join(str((width - 4) // number.itemsize) for width in sorted(widths)[:2])
-        raise DatabaseError(
-            f"{place} has vectors of {dims} dimensions.", "Select the rows of one width by a condition (`rows=…`)."
-        )
+    check_widths([(width - 4) // number.itemsize for width in sorted({len(value) for value in values})], place)
     bytes_of_rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
     return np.ascontiguousarray(bytes_of_rows[:, 4:]).view(number).astype(np.float32)
 

@@ -34,7 +34,7 @@ ADAPTERS = {
     "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
     "timm": ("congruence.encoders.timm", "TimmEncoder"),
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
-    "openai": ("congruence.encoders.openai", "OpenAIEncoder"),
+    **dict.fromkeys(("openai", "cohere", "voyage", "gemini"), ("congruence.encoders.openai", "OpenAIEncoder")),
 }
 
 #: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
@@ -52,8 +52,9 @@ def load_encoder(name: str, modality: str | None = None, **options: Any) -> Enco
     """Load a frozen model by name, or one tower of it. No code distributed with a model is run.
 
     ``name`` is ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``,
-    ``timm:<name>``, ``onnx:<path>`` or ``openai:<name>``; for any other model see ``load_towers``. ``modality``, one of
-    ``ENCODED``, is optional for a model with one tower. The other options are those of ``EncoderOptions``.
+    ``timm:<name>``, ``onnx:<path>``, or ``openai:``, ``cohere:``, ``voyage:`` or ``gemini:<name>``; for any other model
+    see ``load_towers``. ``modality``, one of ``ENCODED``, is optional for a model with one tower. The other options are
+    those of ``EncoderOptions``.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:

@@ -47,7 +47,7 @@ class EncoderOptions:
         By default the first available of ``"cuda"``, ``"mps"`` and ``"cpu"``; the precision of matrix products
         (autocast), by default float16 on CUDA, float32 elsewhere.
     revision : str, optional
-        Branch, tag or commit on the Hugging Face hub; of ``openai:`` any text that tells versions apart.
+        Branch, tag or commit on the Hugging Face hub; of ``openai:`` and the like any text that tells versions apart.
     layer : int or "all", optional
         For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
         ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
@@ -60,7 +60,8 @@ class EncoderOptions:
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
     prompt : str, optional
-        Text to put before each text; for ``sentence-transformers:`` also the name of one of the model's prompts.
+        Text to put before each text; for ``sentence-transformers:`` also the name of one of the model's prompts; for
+        ``cohere:`` (by default search_document) and ``voyage:`` the ``input_type`` instead.
     """
 
     name: str

@@ -9,8 +9,9 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
 from zipfile import BadZipFile
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.journal import Journal as JournalState
 
-Journal: TypeAlias = Annotated[str | None, typer.Option(help="Folder of the journal, if it is not here.")]
+Journal: TypeAlias = Annotated[str | None, typer.Option(help="Folder of the journal, if it is not here; '*' for all.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 #: File beside the journal with the address and the options of earlier steps, which later steps need not repeat.
@@ -132,6 +133,58 @@ def _command(url: str, journal: str | None, folder: Path, action: str, *words: s
     if journal is None and any(other != folder for other, _ in _journals_here(url, {})):
         journal = str(folder)
     return shell_command(url, action, *words, *(["--journal", journal] if journal else []))
+
+
+def each(step: Callable[..., None]) -> Callable[..., None]:
+    """Take a step for every table, or every journal here, whose name matches a pattern such as ``*``, one after another.
+
+    What is refused does not stop the others; it is listed with the reasons, and the command ends with 1.
+    """
+
+    @wraps(step)
+    def taken(ctx: typer.Context, **given: Any) -> None:
+        options = given.get("options")
+        pattern = given.get("journal") if options is None else options.table
+        if "*" not in (pattern or ""):
+            step(ctx, **given)
+            return
+        url, refused = ctx.parent.params["url"], dict[str, str]()  # type: ignore[union-attr]  # of the group
+        if options is None:
+            names = [str(folder) for folder, _ in _journals_here(url, {})]
+        elif options.journal is None:
+            names = _tables_in(url, pattern)
+        else:
+            raise ParameterError(f"Got --table {pattern} and one journal.", "Leave out --journal: each has its own.")
+        chosen = [name for name in names if fnmatchcase(name, str(pattern))]
+        if not chosen:
+            raise ParameterError(f"No name at {url} matches {pattern}.", f"Pass one of {', '.join(names) or 'others'}.")
+        for name in chosen:
+            say_error(f"{name}:")
+            own = {"journal": name} if options is None else {"options": replace(options, table=name)}
+            try:
+                step(ctx, **{**given, **own})
+            except CongruenceError as error:
+                refused[name] = ctx.command.tell(error)  # type: ignore[attr-defined]
+            except typer.Exit as stop:
+                refused[name] = "see above" if stop.exit_code else ""
+        failed = {name: why for name, why in refused.items() if why}
+        for name, why in failed.items():
+            say_error(f"refused: {name}: {why}")
+        if failed:
+            raise typer.Exit(1)
+
+    return taken
+
+
+def _tables_in(url: str, pattern: str) -> list[str]:
+    """Return the names of the tables or collections at an address, which an unknown name is answered with."""
+    try:
+        open_asking(url, table=pattern).close()
+    except ParameterError as error:
+        if error.argument == "table" and isinstance(error.expected, list):
+            return error.expected
+        raise
+    return [pattern]
 
 
 @contextmanager
@@ -234,7 +287,7 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
         names = [str(folder) for folder, _ in found]
         raise ParameterError(
             f"{len(found)} migrations of this database are here: {', '.join(names)}.",
-            f"Pass --journal {shlex.quote(names[0])}, for example.",
+            f"Pass --journal {shlex.quote(names[0])}, for example, or --journal '*' for all.",
         )
     return found[0] if found else (None, {})
 

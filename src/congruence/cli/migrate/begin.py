@@ -12,7 +12,7 @@ import typer
 from congruence.cli._input import unit_rows
 from congruence.cli._options import Json, option, settable
 from congruence.cli._output import Bars, number, print_facts, print_json, print_table, say, say_error
-from congruence.cli.migrate._step import ENGINE, FINDING, Step, Yes, ask, opened, read_certified, read_ranges
+from congruence.cli.migrate._step import ENGINE, FINDING, Step, Yes, ask, each, opened, read_certified, read_ranges
 from congruence.cli.migrate.later import print_verification, stored_recall, verified
 from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
 
@@ -157,6 +157,7 @@ class Beginning:
             raise
 
 
+@each
 def plan(ctx: typer.Context, *, options: BeginOptions, settings: dict[str, Any] = settable(**SETTINGS)) -> None:
     """Report what a run would do, and check all that can be checked in advance; nothing is changed.
 
@@ -181,6 +182,7 @@ def plan(ctx: typer.Context, *, options: BeginOptions, settings: dict[str, Any] 
             say(f"Next: {following}")
 
 
+@each
 def run(
     ctx: typer.Context, *, options: BeginOptions, settings: dict[str, Any] = settable(**SETTINGS), yes: Yes = False
 ) -> None:

@@ -13,7 +13,7 @@ from congruence.cli._input import read, read_given
 from congruence.cli._options import Json, option, settable
 from congruence.cli._output import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._scores import print_thresholds
-from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, opened
+from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, each, opened
 from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _LEFT = {
 }
 
 
+@each
 def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -> None:
     """Say where the migration stands, what readers see, and what is left to do.
 
@@ -56,6 +57,7 @@ def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -
         step.report("status", found, [*lines, *found["obstacles"], f"Left to do: {left}"], as_json)
 
 
+@each
 def verify(
     ctx: typer.Context,
     heldout: str | None = option(None, "Rows in the new model, with their ids, that the map was not fitted on."),
@@ -129,6 +131,7 @@ def stored_recall(recall: float | None, where: str) -> str:
     return f"{recall:.3f} of the 10 nearest rows in float32 are among the 10 nearest as stored, {where}"
 
 
+@each
 def switch(
     ctx: typer.Context,
     settings: dict[str, Any] = settable(**ENGINE),
@@ -147,6 +150,7 @@ def switch(
         step.report("switch", result, [seen, f"Summary: {step.migration.folder / 'summary.json'}"], as_json)
 
 
+@each
 def rollback(
     ctx: typer.Context,
     new_rows: str = option(
@@ -176,6 +180,7 @@ def rollback(
         step.report("rollback", result, lines, as_json)
 
 
+@each
 def reembed(
     ctx: typer.Context,
     *,
@@ -356,7 +361,7 @@ def _remover(action: str, words: str) -> Callable[..., None]:
             step.report(doing, {"removed": side}, [f"Removed the {side} vectors."], as_json)
 
     command.__doc__ = f"{words}\n\n    Example: congruence migrate library/photos.lance {action} --yes\n    "
-    return command
+    return each(command)
 
 
 drop_old = _remover("drop-old", "Remove the old vectors after the switch. This cannot be undone.")

@@ -131,8 +131,7 @@ class Migration:
         if kept is not None:
             self.mapper.scale = kept.scale
             self.reload()
-            if database.condition is not None:
-                self._include_all_rows()
+            self._include_all_rows()
 
     def _check_journal(self, kept: Journal) -> None:
         """Raise an error if the journal is that of another map, database or condition."""
@@ -200,7 +199,9 @@ class Migration:
         return self.retry(lambda: make_plan(database, self.mapper, self.info, mixed=asked, **options))
 
     def _include_all_rows(self) -> None:
-        """Work on all rows, and map those of the condition."""
+        """Work on all rows, and map those of the condition; unless the database copies the others."""
+        if self.database.condition is None or self.database.mixes_widths:
+            return
         selection, self.database = self.database, self.database.without_condition()
         self.passes = replace(self.passes, database=self.database, selection=selection)
 
@@ -590,8 +591,7 @@ class Migration:
             old_ranges=self.mapper.old.plain_ranges(),
         )
         self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.mapper.new.element_type)} bytes a row")
-        if self.database.condition is not None:
-            self._include_all_rows()
+        self._include_all_rows()
 
     def _repair(
         self,

@@ -256,7 +256,7 @@ def _check_partial(database: Database, mapper: RowMapper, info: DatabaseInfo, mi
     """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
     total = database.without_condition().count("old")
     others = f"the condition leaves out {total - info.rows:,} of {total:,} rows"
-    if info.dim != mapper.dim:
+    if info.dim != mapper.dim and not database.mixes_widths:
         return "bad", f"{others}, which are {info.dim}-d, and the new vectors {mapper.dim}-d", "Migrate all rows."
     if mapper.new.element_type != info.element_type or mapper.old.coded or not database.exact:
         return "bad", f"{others}, which a copy in {mapper.new.element_type} would change", "Migrate all rows."
