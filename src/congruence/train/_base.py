@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -262,9 +263,11 @@ def train_heads(
 
 
 def _plain(value: object) -> object:
-    """Return a parameter as plain data; objects are represented by their ``repr``."""
+    """Return a parameter as plain data: functions by their name, other objects by their ``repr``."""
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
+    if inspect.isroutine(value):  # a repr would hold an address, and no checkpoint would be resumed
+        return f"{value.__module__}.{value.__qualname__}"
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -79,7 +79,8 @@ class _Objective(HeadsObjective):
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         divergence, convergence = self._divergence(students, *(self.cached_teacher or self._teach(rows)))
-        terms = {"supervised": supervised, self.trainer.divergence: divergence, **convergence}
+        name = getattr(self.trainer.divergence, "__name__", self.trainer.divergence)
+        terms = {"supervised": supervised, name: divergence, **convergence}
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
@@ -108,6 +109,8 @@ class _Objective(HeadsObjective):
 
         t = self.trainer
         X, Y, TX, TY = *students, *teachers
+        if callable(t.divergence):
+            return t.divergence(X, Y, TX, TY), {}
         if t.divergence == "cka":
             return cka_divergence(X, Y, TX, TY), {}
         if t.divergence == "infonce":
@@ -136,7 +139,8 @@ class SOTAlign(HeadTrainer):
     teacher : {"self_trained", "cca", "procrustes", "contrastive"} or fitted joint-space map, default="self_trained"
         ``SelfTrainedMap``, which chooses by folds whether to use the unpaired rows; or, fitted on the pairs alone:
         canonical correlation analysis (the paper's), Procrustes analysis, or linear heads trained as in SAIL.
-    divergence : {"klot", "infonce", "cka"}, default="klot"
+    divergence : {"klot", "infonce", "cka"} or callable, default="klot"
+        A function of the students' and the teachers' unit rows, ``f(X, Y, TX, TY)``, returns a scalar tensor.
     divergence_weight : float or "auto", default="auto"
         α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
         of a step's n pairs; for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a
@@ -184,7 +188,7 @@ class SOTAlign(HeadTrainer):
     positive = ("epsilon", "epsilon_teacher")
 
     teacher: str | HeadsMap = "self_trained"
-    divergence: str = "klot"
+    divergence: str | Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = "klot"
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
     epsilon_teacher: float = 0.01
@@ -263,7 +267,8 @@ class SOTAlign(HeadTrainer):
             check_positive(self.ridge, "ridge", zero=True)
         if not isinstance(self.teacher, HeadsMap):
             check_choice(self.teacher, ("self_trained", "cca", "procrustes", "contrastive"), "teacher")
-        check_choice(self.divergence, ("klot", "infonce", "cka"), "divergence")
+        if not callable(self.divergence):
+            check_choice(self.divergence, ("klot", "infonce", "cka"), "divergence")
         check_choice(self.init, ("random", "teacher"), "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
