@@ -157,6 +157,10 @@ def test_the_default_is_not_below_its_teacher_and_says_when_it_is_the_teacher(wo
     if not steps:
         np.testing.assert_array_equal(method.transform(world.pairs[0]), method.teacher_.transform(world.pairs[0]))
     assert method.facts_["n_pairs"] == 40  # all pairs, after the choice
+    assert method.facts_["hubness"] == method.teacher_.facts_["hubness"] == "csls"  # searched as the teacher is
+    assert all(bank.shape[1] == method.d_out for bank in method.search_banks)
+    if not steps:
+        assert method.score(*world.heldout) == method.teacher_.score(*world.heldout)
 
 
 def test_steps_are_chosen_by_a_share_or_by_folds_and_callbacks_see_them(world):

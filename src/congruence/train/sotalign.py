@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
@@ -17,9 +18,9 @@ from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
-from congruence.train.rows import Rows, TrainingData
+from congruence.train.rows import Rows, TrainingData, sample
 from congruence.train.sail import SAIL
-from congruence.train.self_trained import SelfTrainedMap
+from congruence.train.self_trained import BANK_ROWS, SelfTrainedMap
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.divergence import warn_unconverged
 from congruence.transport.entropic import Side, check_rho
@@ -58,6 +59,7 @@ class _Objective(HeadsObjective):
             columns = self.unpaired_batch[1] + (self.pair_batch if trainer.pairs_too else 0)
             self.module.register_buffer("potentials", torch.zeros(columns, device=self.device))
         self.teacher = trainer.fit_teacher(data.source, data.target, data.validation, pools)
+        self.hubness = self.teacher.facts_.get("hubness")
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
@@ -287,12 +289,17 @@ class SOTAlign(HeadTrainer):
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
+        self.facts_["hubness"] = objective.hubness
+        self.banks_ = self.teacher_.banks_
         if self.init == "teacher" and 0 in (history.steps, history.best_step):
             layers = dict(zip(SIDES, self.teacher_.layers(), strict=True))
             facts = {name: fact for name, fact in self.facts_.items() if name not in ("method", "layers")}
             self.set_layers(layers, self.method, facts)
-            self.banks_ = self.teacher_.banks_
             self.scores_["note"] = "The teacher is returned: left-out pairs are not found better after any training."
+        elif self.banks_ is not None:
+            parts = (data.source, data.unpaired_source), (data.target, data.unpaired_target)
+            known = [np.concatenate([paired, sample(pool, BANK_ROWS)]) for paired, pool in parts]  # type: ignore[arg-type]
+            self.banks_ = normalize_rows(self.transform(known[0])), normalize_rows(self.transform_target(known[1]))
         errors = history.losses.get("gradient_error", [])
         if errors:
             above = sum(error > self.tolerance for error in errors)
