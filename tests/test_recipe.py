@@ -135,6 +135,15 @@ def test_closed_forms_are_methods_too(files, method):
     assert done.map.scores_["test_mean@1"] > 0.5
 
 
+def test_the_test_is_measured_as_a_search_finds_rows(files):
+    pairs = [str(files / f"pairs_{side}.npz") for side in "xy"]
+    done = run(entries(files, method="self_trained", parameters={"hubness": "csls", "matches": "none"}, test=pairs))
+    sides = [np.load(file)["vectors"] for file in pairs]
+    assert done.map.scores_["test_mean@1"] == pytest.approx(done.map.score(*sides))
+    mapped = done.map.transform(sides[0]), done.map.transform_target(sides[1])
+    assert done.map.scores_["test_mean@1"] != recalls(*mapped)["mean@1"]
+
+
 def test_pairs_among_the_unpaired(files):
     sides = {"unpaired_source": [str(files / "pairs_x.npz")], "unpaired_target": [str(files / "loose_texts_y.npz")]}
     with pytest.warns(PairingWarning, match="listed as unpaired source"):

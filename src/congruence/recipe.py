@@ -554,10 +554,11 @@ def _scores(tuned: Tuned, heldout: LabeledPairs | None, test: LabeledPairs | Non
 
 
 def _retrieval(mapping: HeadsMap, test: LabeledPairs) -> dict[str, float]:
-    """Return recall in both directions, with identical rows of a group counted once."""
+    """Return recall in both directions as a search finds it, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
-    return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
+    sides = mapping.transform(X), mapping.transform_target(Y)
+    return recalls(*sides, x_labels, y_labels, banks=mapping.search_banks)
 
 
 def _choices(mapping: HeadsMap, test: LabeledPairs) -> dict[str, object]:

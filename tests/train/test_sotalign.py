@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from congruence import CCAMap, Embeddings, ProcrustesHeads, errors
+from congruence import CCAMap, Embeddings, ProcrustesHeads, errors, load
 from congruence.train import CCA, SAIL, Procrustes, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
@@ -48,6 +48,26 @@ def test_every_teacher_with_every_divergence(world, teacher, divergence):
         losses["loss"], np.array(losses["supervised"]) + 0.1 * np.array(losses[divergence]), rtol=1e-5
     )
     assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
+
+
+def test_a_divergence_of_ones_own(world, tmp_path):
+    """Of the squares of all differences of affinities, by a formula in products of width × width."""
+
+    def squares(X, Y, TX, TY):
+        return ((X @ Y.T - TX @ TY.T) ** 2).mean()
+
+    method = paper(divergence=squares, divergence_weight=100.0, teacher="procrustes", **QUICK)
+    mapping = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False, checkpoint=tmp_path / "run")
+    losses = mapping.history_.losses
+    assert losses["squares"][-1] < 0.5 * losses["squares"][0]
+    U, V = world.unpaired
+    student, teacher = (m.transform(U) @ m.transform_target(V).T for m in (mapping, mapping.teacher_))
+    assert np.corrcoef(student.ravel(), teacher.ravel())[0, 1] > 0.9
+    again = paper(**method.get_params()).fit(*world.pairs, unpaired=world.unpaired, checkpoint=tmp_path / "run")
+    np.testing.assert_array_equal(again.transform(U), mapping.transform(U))
+    assert "squares" in mapping.facts_["training"]["divergence"]
+    mapping.save(tmp_path / "map")
+    np.testing.assert_array_equal(load(tmp_path / "map").transform(U), mapping.transform(U))
 
 
 def test_too_few_iterations_are_recorded_and_warned_of_once(world):
@@ -137,6 +157,10 @@ def test_the_default_is_not_below_its_teacher_and_says_when_it_is_the_teacher(wo
     if not steps:
         np.testing.assert_array_equal(method.transform(world.pairs[0]), method.teacher_.transform(world.pairs[0]))
     assert method.facts_["n_pairs"] == 40  # all pairs, after the choice
+    assert method.facts_["hubness"] == method.teacher_.facts_["hubness"] == "csls"  # searched as the teacher is
+    assert all(bank.shape[1] == method.d_out for bank in method.search_banks)
+    if not steps:
+        assert method.score(*world.heldout) == method.teacher_.score(*world.heldout)
 
 
 def test_steps_are_chosen_by_a_share_or_by_folds_and_callbacks_see_them(world):

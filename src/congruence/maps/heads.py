@@ -167,6 +167,11 @@ class HeadsMap(Map):
             raise CorruptFileError(problem, "Save the map again from where it was trained.") from error
 
     @property
+    def search_banks(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """``banks_`` if searches correct for hubs, as the map chose when it was fitted, else None."""
+        return self.banks_ if self.facts_.get("hubness") == "csls" else None
+
+    @property
     def d_target(self) -> int:
         """Width of the target model's vectors."""
         return self._target_width

@@ -138,7 +138,7 @@ def summarize_training(
     record = facts.get("history")
     record = History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
     by_task = None if choices is None else choice_recalls(choices, options, random_state)
-    between = _retrieval(V, T, data)
+    between = _retrieval(V, T, data, mapping.search_banks)
     return {
         "version": __version__,
         "title": f"{mapping.source_space_.model or 'first model'} + {mapping.target_space_.model or 'second model'}",
@@ -214,11 +214,13 @@ def _nouns(mapping: HeadsMap) -> dict[str, str]:
     return {side: modality or f"{side} row" for side, modality in sides.items()}
 
 
-def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
+def _retrieval(
+    V: np.ndarray, T: np.ndarray, data: Captions, banks: tuple[np.ndarray, np.ndarray] | None
+) -> dict[str, object]:
     """Measure recall at k in both directions; identical rows of a side, which would fill several places, count once."""
     first = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
     source, target = (data.groups[rows] for rows in first)
-    scores = recalls(V[first[0]], T[first[1]], source, target)
+    scores = recalls(V[first[0]], T[first[1]], source, target, banks=banks)
     rows = []
     for k in (k for k in (1, 5, 10) if f"mean@{k}" in scores):
         row: dict[str, object] = {"k": k}
@@ -395,7 +397,8 @@ def _check_test_rows(mapping: HeadsMap, test: Captions) -> None:
     if len(test) != recorded_count:
         _refuse(f"there are {len(test)} test rows instead of {recorded_count}")
     sides = unique_pairs(test.source, test.target, test.groups)
-    for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
+    mapped = mapping.transform(sides[0]), mapping.transform_target(sides[1])
+    for name, score in recalls(*mapped, *sides[2:], banks=mapping.search_banks).items():
         recorded = mapping.scores_.get(f"test_{name}", score)
         if abs(score - recorded) > 1.5 / len(test):  # rounding may change a rank
             _refuse(f"there are as many test rows, but different ones: {name} is {score:.3f} instead of {recorded:.3f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -60,8 +61,8 @@ def retrieval_score(
     if y is None:
         raise InputError("Got rows of the source alone, and none to search among.", "Pass `y=…`.")
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
-    banks = self.banks_ if self.facts_.get("hubness") == "csls" else None
-    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
+    found = to_numpy(self.transform_target(getattr(y, "vectors", y)))
+    return mean_recall(mapped, found, x_labels, y_labels, self.search_banks)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -262,9 +263,11 @@ def train_heads(
 
 
 def _plain(value: object) -> object:
-    """Return a parameter as plain data; objects are represented by their ``repr``."""
+    """Return a parameter as plain data: functions by their name, other objects by their ``repr``."""
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
+    if inspect.isroutine(value):  # a repr would hold an address, and no checkpoint would be resumed
+        return f"{value.__module__}.{value.__qualname__}"
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 
@@ -287,6 +290,8 @@ class HeadsObjective:
     """
 
     module: torch.nn.Module
+    #: How searches among the heads' rows correct for hubs, and so the folds, too.
+    hubness: str | None = None
 
     def __init__(self, trainer: HeadTrainer, data: TrainingData, schedule: Schedule):
         import torch
@@ -366,7 +371,7 @@ class HeadsObjective:
             if self.data.distractors is None:
                 return mean_recall(FX, FY, x_labels, y_labels)
             U, V = (self.heads(self.tensor(rows), i).cpu().numpy() for i, rows in enumerate(self.data.distractors))
-        return float(left_out_ranks((FX, FY), (U, V), x_labels)[:, 0].mean())
+        return float(left_out_ranks((FX, FY), (U, V), x_labels, (U, V) if self.hubness else None)[:, 0].mean())
 
     def tensor(self, rows: np.ndarray) -> Tensor:
         """Return rows as a float32 tensor on the device."""

@@ -45,8 +45,13 @@ class SAIL(HeadTrainer):
 
     Notes
     -----
-    This is SAIL as SOTAlign compares with it (appendix A.2): the SigLIP loss on pairs alone, its scale and bias
-    trained, and in a variant unpaired rows as further negatives. It was not checked against SAIL's own paper.
+    This is SAIL as SOTAlign compares with it. The loss, the initial scale and bias (20 and −10) and the batch size are
+    those of SAIL's public code (https://github.com/lezhang7/SAIL), which differs otherwise:
+
+    - its heads are gated: a product of two linear layers of eight times the input's width, and a linear layer to 1024
+      dimensions; it has linear heads only to measure how well two encoders can be aligned;
+    - an image has two captions, one of them long and generated;
+    - it trains on up to 23 million pairs, at a learning rate of 1e-5, where 1e-4 for 2000 steps is the default here.
     """
 
     method: ClassVar[str] = "sail"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
@@ -17,9 +18,9 @@ from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
-from congruence.train.rows import Rows, TrainingData
+from congruence.train.rows import Rows, TrainingData, sample
 from congruence.train.sail import SAIL
-from congruence.train.self_trained import SelfTrainedMap
+from congruence.train.self_trained import BANK_ROWS, SelfTrainedMap
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.divergence import warn_unconverged
 from congruence.transport.entropic import Side, check_rho
@@ -58,6 +59,7 @@ class _Objective(HeadsObjective):
             columns = self.unpaired_batch[1] + (self.pair_batch if trainer.pairs_too else 0)
             self.module.register_buffer("potentials", torch.zeros(columns, device=self.device))
         self.teacher = trainer.fit_teacher(data.source, data.target, data.validation, pools)
+        self.hubness = self.teacher.facts_.get("hubness")
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
@@ -79,7 +81,8 @@ class _Objective(HeadsObjective):
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         divergence, convergence = self._divergence(students, *(self.cached_teacher or self._teach(rows)))
-        terms = {"supervised": supervised, self.trainer.divergence: divergence, **convergence}
+        name = getattr(self.trainer.divergence, "__name__", self.trainer.divergence)
+        terms = {"supervised": supervised, name: divergence, **convergence}
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
@@ -108,6 +111,8 @@ class _Objective(HeadsObjective):
 
         t = self.trainer
         X, Y, TX, TY = *students, *teachers
+        if callable(t.divergence):
+            return t.divergence(X, Y, TX, TY), {}
         if t.divergence == "cka":
             return cka_divergence(X, Y, TX, TY), {}
         if t.divergence == "infonce":
@@ -136,7 +141,8 @@ class SOTAlign(HeadTrainer):
     teacher : {"self_trained", "cca", "procrustes", "contrastive"} or fitted joint-space map, default="self_trained"
         ``SelfTrainedMap``, which chooses by folds whether to use the unpaired rows; or, fitted on the pairs alone:
         canonical correlation analysis (the paper's), Procrustes analysis, or linear heads trained as in SAIL.
-    divergence : {"klot", "infonce", "cka"}, default="klot"
+    divergence : {"klot", "infonce", "cka"} or callable, default="klot"
+        A function of the students' and the teachers' unit rows, ``f(X, Y, TX, TY)``, returns a scalar tensor.
     divergence_weight : float or "auto", default="auto"
         α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
         of a step's n pairs; for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a
@@ -184,7 +190,7 @@ class SOTAlign(HeadTrainer):
     positive = ("epsilon", "epsilon_teacher")
 
     teacher: str | HeadsMap = "self_trained"
-    divergence: str = "klot"
+    divergence: str | Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = "klot"
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
     epsilon_teacher: float = 0.01
@@ -263,7 +269,8 @@ class SOTAlign(HeadTrainer):
             check_positive(self.ridge, "ridge", zero=True)
         if not isinstance(self.teacher, HeadsMap):
             check_choice(self.teacher, ("self_trained", "cca", "procrustes", "contrastive"), "teacher")
-        check_choice(self.divergence, ("klot", "infonce", "cka"), "divergence")
+        if not callable(self.divergence):
+            check_choice(self.divergence, ("klot", "infonce", "cka"), "divergence")
         check_choice(self.init, ("random", "teacher"), "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
@@ -282,12 +289,17 @@ class SOTAlign(HeadTrainer):
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
+        self.facts_["hubness"] = objective.hubness
+        self.banks_ = self.teacher_.banks_
         if self.init == "teacher" and 0 in (history.steps, history.best_step):
             layers = dict(zip(SIDES, self.teacher_.layers(), strict=True))
             facts = {name: fact for name, fact in self.facts_.items() if name not in ("method", "layers")}
             self.set_layers(layers, self.method, facts)
-            self.banks_ = self.teacher_.banks_
             self.scores_["note"] = "The teacher is returned: left-out pairs are not found better after any training."
+        elif self.banks_ is not None:
+            parts = (data.source, data.unpaired_source), (data.target, data.unpaired_target)
+            known = [np.concatenate([paired, sample(pool, BANK_ROWS)]) for paired, pool in parts]  # type: ignore[arg-type]
+            self.banks_ = normalize_rows(self.transform(known[0])), normalize_rows(self.transform_target(known[1]))
         errors = history.losses.get("gradient_error", [])
         if errors:
             above = sum(error > self.tolerance for error in errors)
