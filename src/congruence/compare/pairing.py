@@ -659,7 +659,7 @@ def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarra
     """Return the directions of rows from the mean of a side, turned from its coordinates."""
     turn = (side.basis @ turn).astype(rows.dtype)
     along = np.empty((len(rows), turn.shape[1]), np.float32)
-    for part in blocks(len(rows), rows.itemsize * rows.shape[1]):
+    for part in blocks(len(rows), rows.itemsize * rows.shape[1], budget=2**21):
         centered = rows[part] - side.mean
         norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
         along[part] = centered @ turn / np.where(norms > 0, norms, 1.0)

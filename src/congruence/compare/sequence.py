@@ -219,7 +219,9 @@ def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarr
                 for Z in (mapped, target)
             )
             out[half, part] = a @ b.T
-    return out / np.maximum(out.std(axis=(1, 2), keepdims=True), 1e-12)
+    for half in range(2):
+        out[half] /= max(float(out[half].std()), 1e-12)
+    return out
 
 
 def _holds(A: np.ndarray, B: np.ndarray, partner: np.ndarray, items: np.ndarray, *, exchanged: bool = False) -> bool:

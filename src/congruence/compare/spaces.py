@@ -18,7 +18,7 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
-from congruence.metrics import BETWEEN_SPACES, between_spaces, fit_cca
+from congruence.metrics import BETWEEN_SPACES, between_spaces, fit_cca, prepare_each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,11 +147,11 @@ def compare_spaces(
     n = len(A)
     orders = [rng.permutation(n) for _ in range(permutations)]
     parts = [np.sort(rng.choice(n, n // 2, replace=False)) for _ in range(halves)]
-    values, nulls, errors = [], [], []
+    values, nulls = [], []
     with progress_bar("comparing", len(entries) * permutations, quiet=callback is not None) as bar:
         advance = callback or (bar and bar.advance)
-        for steps in entries:
-            first, second = steps.prepare(A, "X"), steps.prepare(B, "Y")
+        sides = prepare_each(entries, A, "X"), prepare_each(entries, B, "Y")
+        for steps, first, second in zip(entries, *sides, strict=True):
             values.append(steps.compare(first, second))
             null = []
             for order in orders:
@@ -159,8 +159,11 @@ def compare_spaces(
                 if advance:
                     advance(1)
             nulls.append(null)
-            each = [steps.compare(steps.prepare(A[part], "X"), steps.prepare(B[part], "Y")) for part in parts]
-            errors.append(float(np.std(each, ddof=1)) if halves > 1 else 0.0)
+        each = []
+        for part in parts:
+            sides = prepare_each(entries, A[part], "X"), prepare_each(entries, B[part], "Y")
+            each.append([steps.compare(*pair) for steps, *pair in zip(entries, *sides, strict=True)])
+    errors = np.std(each, axis=0, ddof=1).tolist() if halves > 1 else [0.0] * len(entries)
     by_chance = chance(np.array(values), np.array(nulls).T, np.array([steps.larger_is_closer for steps in entries]))
     return Similarities(
         Similarity(

@@ -259,8 +259,8 @@ def _principal(Z: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     G = Z @ Z.T if n < d else Z.T @ Z
     if 4 * rank < len(G):
         basis = np.random.default_rng(0).standard_normal((len(G), 2 * rank), dtype=G.dtype)
-        for _ in range(ITERATIONS):
-            basis = np.linalg.qr(G @ basis)[0]
+        for _ in range(ITERATIONS // 2):
+            basis = np.linalg.qr(G @ (G @ basis))[0]
         values, turned = np.linalg.eigh(basis.T @ G @ basis)
         vectors = basis @ turned
     else:

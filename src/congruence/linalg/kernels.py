@@ -80,26 +80,25 @@ def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n
 
 def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> tuple[KernelSums, KernelSums, KernelSums]:
     """Return sums over the kernels K = exp(−‖xᵢ − xⱼ‖² / x_scale) of X (n, d) and L of Y (n, e): for K with L, K with
-    itself and L with itself. One pass over the upper triangles, in blocks of rows; sums are in double precision.
+    itself and L with itself. One pass over the upper triangles, in square blocks; sums are in double precision.
     """
     xp = namespace(X, Y)
     n, place = X.shape[0], device(X)
-    x_squares, y_squares = (xp.sum(side * side, axis=1) / scale for side, scale in ((X, x_scale), (Y, y_scale)))
+    sides = [side * (2 / scale) ** 0.5 for side, scale in ((X, x_scale), (Y, y_scale))]
+    halves = [xp.sum(side * side, axis=1) / 2 for side in sides]
     inner = [xp.zeros((), dtype=xp.float64, device=place) for _ in range(3)]
-    rows: tuple[list[Array], list[Array]] = [], []
-    below = [xp.zeros(n, dtype=xp.float64, device=place) for _ in range(2)]
-    for part in blocks(n, 12 * n * X.itemsize):
-        size = part.stop - part.start
-        K = _gaussian(X, x_squares, part, x_scale)
-        L = _gaussian(Y, y_squares, part, y_scale)
-        for k, (first, second) in enumerate(((K, L), (K, K), (L, L))):
-            inside = _inner(first[:, :size], second[:, :size])
-            inner[k] = inner[k] + inside + 2 * _inner(first[:, size:], second[:, size:])
-        for k, kernel in enumerate((K, L)):
-            rows[k].append(xp.sum(kernel, axis=1, dtype=xp.float64) + below[k][part])
-            later = xp.sum(kernel[:, size:], axis=0, dtype=xp.float64)
-            below[k] = xp.concat([below[k][: part.stop], below[k][part.stop :] + later])
-    r, s = (xp.concat(parts) for parts in rows)
+    rows = [xp.zeros(n, dtype=xp.float64, device=place) for _ in range(2)]
+    parts = list(blocks(n, 1024 * X.itemsize, 2**22))
+    for i, part in enumerate(parts):
+        for other in parts[i:]:
+            K, L = (_gaussian(*side, part, other) for side in zip(sides, halves, strict=True))
+            for k, (first, second) in enumerate(((K, L), (K, K), (L, L))):
+                inner[k] = inner[k] + _inner(first, second) * (1 if part is other else 2)
+            for total, kernel in zip(rows, (K, L), strict=True):
+                total[part] += xp.sum(kernel, axis=1, dtype=xp.float64)
+                if part is not other:
+                    total[other] += xp.sum(kernel, axis=0, dtype=xp.float64)
+    r, s = rows
     sums = zip(inner, ((r, s), (r, r), (s, s)), strict=True)
     return tuple(_of_ones(product, *sides, n) for product, sides in sums)  # type: ignore[return-value]
 
@@ -111,20 +110,22 @@ def _of_ones(product: Array, r: Array, s: Array, n: int) -> KernelSums:
     return KernelSums(product, product - n, rows, rows - first - second + n, first, first - n, second, second - n, n)
 
 
-def _gaussian(X: Array, squares: Array, part: slice, scale: float) -> Array:
-    """Return the kernel of a block of rows with itself and all later rows; exactly 1 on the diagonal."""
-    xp = namespace(X)
-    exponent = xp.matmul(X[part, :], X[part.start :, :].T)
+def _gaussian(A: Array, halves: Array, part: slice, other: slice) -> Array:
+    """Return exp(⟨aᵢ, aⱼ⟩ − hᵢ − hⱼ) of two blocks of rows, h half of the squared norms; exactly 1 on the diagonal."""
+    xp = namespace(A)
+    exponent = xp.matmul(A[part, :], A[other, :].T)
     if isinstance(exponent, np.ndarray):  # without further arrays of the size of the block
-        exponent *= 2 / scale
-        exponent -= squares[part, None]
-        exponent -= squares[part.start :]
+        exponent -= halves[part, None]
+        exponent -= halves[other]
         np.minimum(exponent, 0, out=exponent)
-        np.fill_diagonal(exponent, 0)
+        if part is other:
+            np.fill_diagonal(exponent, 0)
         return np.exp(exponent, out=exponent)
-    exponent = xp.clip(exponent * (2 / scale) - squares[part, None] - squares[part.start :], None, 0.0)
-    i, j = (xp.arange(size, device=device(exponent)) for size in exponent.shape)
-    return xp.exp(xp.where(i[:, None] == j, 0.0 * exponent, exponent))
+    exponent = xp.clip(exponent - halves[part, None] - halves[other], None, 0.0)
+    if part is other:
+        i = xp.arange(exponent.shape[0], device=device(exponent))
+        exponent = xp.where(i[:, None] == i, 0.0 * exponent, exponent)
+    return xp.exp(exponent)
 
 
 def _inner(K: Array, L: Array) -> Array:
@@ -142,7 +143,9 @@ def squared_distances(A: Array, B: Array) -> Array: ...
 def squared_distances(A: Array, B: Array) -> Array:
     """Return the squared Euclidean distances (m, n) between rows (m, d) and (n, d), never negative."""
     xp = namespace(A, B)
-    square = xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None] - 2 * xp.matmul(A, B.T)
+    square = xp.matmul(A, B.T)
+    square *= -2
+    square += xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None]
     return xp.clip(square, 0.0, None)
 
 
@@ -154,13 +157,23 @@ def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) 
     if len(X) > most:
         chosen = np.random.default_rng(random_state).choice(len(X), most, replace=False)
         X = xp.take(X, xp.asarray(chosen, device=place), axis=0)
-    rows = xp.arange(len(X), device=place)
-    square = squared_distances(X, X)[rows[:, None] < rows]
+    n, start = len(X), 0
+    square = xp.empty(n * (n - 1) // 2, dtype=X.dtype, device=place)
+    for part in blocks(n, 4 * n * X.itemsize):
+        near = squared_distances(X[part], X[part.start :])
+        columns = xp.arange(n - part.start, device=place)
+        near = near[columns > columns[: len(near), None]]
+        square[start : start + len(near)] = near
+        start += len(near)
     # Rounding leaves tiny distances between equal rows: treat anything below this threshold as zero.
-    square = square[square > 1e-14 * max(float(xp.max(square)), 1e-300)] if len(X) > 1 else square
+    least = 1e-14 * max(float(xp.max(square)), 1e-300) if n > 1 else 0.0
+    if n > 1 and float(xp.min(square)) <= least:
+        square = square[square > least]
     if not len(square):
         return 0.0
+    middle = (len(square) - 1) // 2, len(square) // 2
     if isinstance(square, np.ndarray):
-        return float(np.median(square))
-    square = xp.sort(square)
-    return float(square[(len(square) - 1) // 2] + square[len(square) // 2]) / 2
+        square.partition(middle)
+    else:
+        square = xp.sort(square)
+    return (float(square[middle[0]]) + float(square[middle[1]])) / 2

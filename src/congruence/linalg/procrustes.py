@@ -102,20 +102,21 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
     return R
 
 
-def near_identity(svd: CrossSVD, weight: float) -> tuple[np.ndarray, np.ndarray]:
+def near_identity(svd: CrossSVD, weight: float, *, half: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return a basis B (d, k) and T (k, k) such that ``I + B T Bᵀ`` is the rotation nearest to ``M + weight s₁ I``. M
     is the square matrix that was decomposed. Outside of its range and its row space, the rotation is the identity.
+    ``half``: with half of the digits, to compare maps.
     """
     U, s, V = svd.U[:, : svd.rank], svd.s[: svd.rank], svd.Vt[: svd.rank].T
     basis = np.linalg.qr(np.hstack([U, V]))[0] if 2 * svd.rank < len(U) else np.eye(len(U))
     inner = (basis.T @ U * (s / s[0])) @ (V.T @ basis) + weight * np.eye(basis.shape[1])
-    return basis, _polar(inner) - np.eye(basis.shape[1])
+    return basis, _polar(inner, 1e-9 if half else 1e-4) - np.eye(basis.shape[1])
 
 
-def _polar(M: np.ndarray) -> np.ndarray:
-    """Return the orthogonal factor of a square matrix; of a well conditioned one by the eigenvectors of its Gram."""
+def _polar(M: np.ndarray, least: float) -> np.ndarray:
+    """Return the orthogonal factor of a square matrix, by the eigenvectors of its Gram if their ratio permits it."""
     values, vectors = np.linalg.eigh(M.T @ M)
-    if values[0] > 1e-4 * values[-1]:
+    if values[0] > least * values[-1]:
         return np.asarray(M @ (vectors / np.sqrt(values)) @ vectors.T)
     left, _, right = _svd(M)
     return np.asarray(left @ right)

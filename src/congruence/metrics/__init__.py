@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from congruence.errors import ParameterError
 from congruence.metrics import cka, correlations, dissimilarity, neighbors, retrieval, shape
-from congruence.metrics._base import INVARIANCES, Metric
+from congruence.metrics._base import INVARIANCES, Metric, prepare_each
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
 from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
@@ -54,6 +54,7 @@ __all__ = [
     "paired_cosine",
     "paired_cosines",
     "paired_distance",
+    "prepare_each",
     "procrustes_distance",
     "pwcca",
     "rbf_cka",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class Metric:
       ``prepare(A, name)`` computes from checked rows what depends on one side only (a basis, a Gram matrix, a table
       of neighbors), ``compare(first, second)`` is the value, and ``reorder(side, order)`` equals preparing
       ``A[order]``. Metrics within one space have no steps.
+    - ``shared``: The part of ``prepare`` that is the same for several metrics; its result is a third argument of it.
     - ``cost``: Number of operations, up to a constant, for n rows of width d.
     """
 
@@ -61,10 +62,11 @@ class Metric:
     range: tuple[float, float]
     invariances: frozenset[str]
     reference: str
-    prepare: Callable[[np.ndarray, str], Any] = _one_space
+    prepare: Callable[..., Any] = _one_space
     compare: Callable[[Any, Any], float] = _one_space
     reorder: Callable[[Any, np.ndarray], Any] = lambda side, order: side[order]
     larger_is_closer: bool = True
+    shared: Callable[[np.ndarray, str], Any] | None = None
     cost: str = "n·d²"
     one_space: bool = False
 
@@ -72,6 +74,18 @@ class Metric:
     def name(self) -> str:
         """Name in ``METRICS``."""
         return self.fn.__name__
+
+
+def prepare_each(metrics: Iterable[Metric], A: np.ndarray, name: str) -> Iterator[Any]:
+    """Yield a side prepared for each metric, with what several of them share computed once."""
+    known: dict[object, Any] = {}
+    for metric in metrics:
+        if metric.shared is None:
+            yield metric.prepare(A, name)
+            continue
+        if metric.shared not in known:
+            known[metric.shared] = metric.shared(A, name)
+        yield metric.prepare(A, name, known[metric.shared])
 
 
 # ------------------------------------------------------------------ checks
@@ -209,7 +223,53 @@ def scaled(A: np.ndarray, name: str) -> np.ndarray:
 
 def narrowed(C: np.ndarray) -> np.ndarray:
     """Return rows (n, d) in at most n coordinates of their span, in which their products are the same."""
-    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
+    return np.linalg.qr(C.T, mode="r").T if C.shape[1] > len(C) else C
+
+
+class Spectrum(NamedTuple):
+    """Contrasts (n − 1, d) of one side, and their left singular vectors and values, descending."""
+
+    contrast: np.ndarray
+    basis: np.ndarray
+    values: np.ndarray
+
+
+def spectrum(A: np.ndarray, name: str) -> Spectrum:
+    """Decompose the contrasts of checked rows, in float64."""
+    C = contrasts(NUMPY, A.astype(np.float64), name)
+    return Spectrum(C, *decompose(NUMPY, C))
+
+
+def singular_vectors(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any, Any]:
+    """Return U, s and Vᵀ of C without the directions that are only rounding error; at most ``most``, if given."""
+    U, s, Vt = xp.linalg.svd(C, full_matrices=False)
+    r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
+    r = r if most is None else min(r, most)
+    return U[:, :r], s[:r], Vt[:r, :]
+
+
+def decompose(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any]:
+    """Return U and s of ``singular_vectors``, where possible by the smaller Gram matrix."""
+    wide = C.shape[0] <= C.shape[1]
+    if not is_tensor(C) and (wide or (most or C.shape[1]) < C.shape[1]):
+        values, vectors = (np.flip(part, -1)[..., :most] for part in np.linalg.eigh(C @ C.T if wide else C.T @ C))
+        # Squaring loses few digits here: of U hardly any if it is found directly.
+        if values[-1] > (1e-8 if wide else 1e-3) * values[0]:
+            s = np.sqrt(values)
+            return (vectors if wide else C @ (vectors / s)), s
+    return singular_vectors(xp, C, most)[:2]
+
+
+def nuclear_norm(C: np.ndarray) -> float:
+    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that."""
+    C = C.astype(np.float64, copy=False)
+    if min(C.shape) > 128:
+        values = np.linalg.eigvalsh(C.T @ C if C.shape[0] > C.shape[1] else C @ C.T)
+        if values[0] > 0:
+            s = np.sqrt(values)
+            if EPS * values[-1] * (1 / s).sum() < 1e-10 * s.sum():  # the error of each eigenvalue is about EPS λ₁
+                return float(s.sum())
+    return float(np.linalg.svd(C, compute_uv=False).sum())
 
 
 def check_square(A: np.ndarray, metric: str) -> None:

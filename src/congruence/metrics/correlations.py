@@ -30,12 +30,17 @@ from congruence.metrics._base import (
     NOISE,
     OF_SHAPES,
     Metric,
+    Spectrum,
     as_scalar,
     contrasts,
+    decompose,
     equal_rows,
     float_pair,
     from_contrasts,
     narrowed,
+    nuclear_norm,
+    singular_vectors,
+    spectrum,
 )
 
 if TYPE_CHECKING:
@@ -56,19 +61,6 @@ def _check_options(
 
 def _number(value: Array) -> float:
     return float(value.detach() if is_tensor(value) else value)  # torch warns about converting a tensor with a graph
-
-
-def _spectrum(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any, Any]:
-    """Return U, s and Vᵀ of C without the directions that are only rounding error; at most ``most``, if given."""
-    if most is not None and most < C.shape[1] <= C.shape[0] and not is_tensor(C):
-        values, vectors = (np.flip(part, -1)[..., :most] for part in np.linalg.eigh(C.T @ C))
-        if values[-1] > 1e-3 * values[0]:  # squaring loses few digits
-            s = np.sqrt(values)
-            return C @ (vectors / s), s, vectors.T
-    U, s, Vt = xp.linalg.svd(C, full_matrices=False)
-    r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
-    r = r if most is None else min(r, most)
-    return U[:, :r], s[:r], Vt[:r, :]
 
 
 def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Array]:
@@ -114,8 +106,7 @@ def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | 
             s = xp.linalg.svdvals(R)
             if bool(s[-1] > max(C.shape) * EPS * s[0]):
                 return Q
-    C = C if is_tensor(C) else narrowed(C)
-    U, s, _ = _spectrum(xp, C, rank if reduce == "pca" else None)
+    U, s = decompose(xp, C, rank if reduce == "pca" else None)
     return _shrink(xp, U, s, ridge)
 
 
@@ -223,7 +214,7 @@ def _leading(xp: ArrayNamespace, A: Array, name: str, keep: float | int = 0.99, 
     if standardize:
         C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
         C = C / xp.sqrt(xp.sum(C * C, axis=0))
-    U, s, _ = _spectrum(xp, C if is_tensor(C) else narrowed(C))
+    U, s = decompose(xp, C)
     return U[:, : _count_kept(s, keep)]
 
 
@@ -365,7 +356,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         else:
             unit = np.where(unit > 0, unit.max(), 0)
         inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
-        U, s, Vt = _spectrum(NUMPY, C * inverse)
+        U, s, Vt = singular_vectors(NUMPY, C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)
@@ -380,27 +371,42 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
 # ------------------------------------------------------------------ in steps, for many re-pairings
 
 
-def _prepare_cca(A: np.ndarray, name: str) -> np.ndarray:
-    return from_contrasts(_whitened(NUMPY, A.astype(np.float64), name, 50, "pca", 0.0))
+def _prepare_cca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
+    side = found or spectrum(A, name)
+    return from_contrasts(side.basis[:, :50])
 
 
-def _prepare_svcca(A: np.ndarray, name: str) -> np.ndarray:
-    return from_contrasts(_leading(NUMPY, A.astype(np.float64), name))
+def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
+    side = found or spectrum(A, name)
+    return from_contrasts(side.basis[:, : _count_kept(side.values, 0.99)])
 
 
-def _prepare_pwcca(A: np.ndarray, name: str) -> _Weighted:
-    side = _weighted(NUMPY, A.astype(np.float64), name)
-    return side._replace(basis=from_contrasts(side.basis))
+def _prepare_pwcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Weighted:
+    side = found or spectrum(A, name)
+    U, s = side.basis, side.values
+    if U.shape[0] == U.shape[1]:
+        norms = np.linalg.norm(side.contrast, axis=0)
+        # Columns of unit length have all directions, too, unless their lengths differ very much.
+        if s[-1] * norms.min() > side.contrast.size * EPS * s[0] * norms.max():
+            return _Weighted(U[:0], U[:0], True)
+    weighted = _weighted(NUMPY, A.astype(np.float64), name)
+    return weighted._replace(basis=from_contrasts(weighted.basis))
+
+
+def _reorder_weighted(side: _Weighted, order: np.ndarray) -> _Weighted:
+    return side if side.whole else side._replace(basis=side.basis[order])
 
 
 def compare_bases(U: np.ndarray, V: np.ndarray, components: str = "mean") -> float:
     """Return the mean or the first canonical correlation of two bases."""
+    if components == "mean":
+        return min(nuclear_norm(U.T @ V) / min(U.shape[1], V.shape[1]), 1.0)
     return float(_summarize(NUMPY, canonical_correlations(NUMPY, U, V), components))
 
 
 METRICS = (
-    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, compare_bases),
-    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, compare_bases),
+    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, compare_bases, shared=spectrum),
+    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, compare_bases, shared=spectrum),
     Metric(
         pwcca,
         (0.0, 1.0),
@@ -408,6 +414,7 @@ METRICS = (
         "Morcos et al. (2018)",
         _prepare_pwcca,
         lambda first, second: float(_compare_weighted(NUMPY, first, second)),
-        lambda side, order: side._replace(basis=side.basis[order]),
+        _reorder_weighted,
+        shared=spectrum,
     ),
 )

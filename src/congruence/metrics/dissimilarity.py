@@ -1,13 +1,10 @@
 """Representational similarity analysis: whether the same pairs of items are similar in both spaces.
 
-Dissimilarities are computed in blocks of rows, into condensed vectors of n(n − 1)/2 numbers. A vector is ranked by
-sorting it in place, and looking up the blocks, computed once more, in it. GPU tensors stay on the GPU; only Kendall's τ
-transfers its ranks, for SciPy.
+Dissimilarities are computed in blocks of rows, into condensed vectors of n(n − 1)/2 numbers, which are ranked by
+sorting. GPU tensors stay on the GPU; only Kendall's τ transfers its ranks, for SciPy.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -15,7 +12,7 @@ from congruence._utils.arrays import blocks, device, is_remote, is_tensor, names
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
-from congruence.metrics._base import EPS, MOST_ROWS, Metric, check_square, inner, positive, reorder_square
+from congruence.metrics._base import EPS, MOST_ROWS, Metric, check_square, inner, reorder_square
 
 #: Squared distances below this share of the squared norms are computed from differences.
 _CLOSE = 1e-5
@@ -61,21 +58,25 @@ class Dissimilarities:
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield positions in the condensed vector and the squared distances there."""
-        n, start = len(self.A), 0
-        for part in blocks(n, 96 * n):  # computing ranks requires a dozen temporary arrays of the size of a block
+    def condensed(self) -> Array:
+        """Return all squared distances as one vector."""
+        xp, n, start = self.xp, len(self.A), 0
+        out = xp.empty(self.size, dtype=xp.float64, device=device(self.A))
+        for part in blocks(n, 32 * n):
             rows = self.A[part]
             distances = rows @ self.A[part.start :].T
-            columns = self.xp.arange(n - part.start, device=device(rows))
+            columns = xp.arange(n - part.start, device=device(rows))
             later = columns > columns[: len(rows), None]
             distances *= -2
             distances += self.squares[part, None]
             distances += self.squares[part.start :]
-            self._recompute_close(distances, part, later)
             values = distances[later]
-            yield slice(start, start + len(values)), values
+            if len(values) and float(xp.min(values)) < 2 * _CLOSE * self.top:
+                self._recompute_close(distances, part, later)
+                values = distances[later]
+            out[start : start + len(values)] = values
             start += len(values)
+        return out
 
     def _recompute_close(self, distances: Array, part: slice, upper: Array) -> None:
         """Recompute the distances of close pairs from differences, since their products cancel."""
@@ -86,59 +87,54 @@ class Dissimilarities:
             difference = self.A[part.start + i[pairs]] - self.A[part.start + j[pairs]]
             distances[i[pairs], j[pairs]] = self.xp.einsum("ij,ij->i", difference, difference)
 
-    def condensed(self, look_up: Callable[[Array], Array] | None = None) -> Array:
-        """Return all dissimilarities as one vector, or what ``look_up`` makes of blocks of squared distances."""
-        out = self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
-        for place, values in self.blocks():
-            out[place] = look_up(values) if look_up else self.xp.sqrt(values) if self.root else values
+    def ranked(self, name: str) -> tuple[Array, Array]:
+        """Return the order of the distances, which must differ, and in this order the number of distances below minus
+        the number above each: twice its average rank, centered.
+        """
+        xp, n = self.xp, self.size
+        values = self.condensed()
+        order = xp.argsort(values, stable=False)
+        if isinstance(values, np.ndarray):
+            values.sort()  # in place, to save an array
+        else:
+            values = values[order]
+        _check_varies(values[0], values[-1], self.tie, name)
+        # Only where neighbors are close may there be ties.
+        close = xp.nonzero(values[1:] - values[:-1] <= 2 * self.tie)[0]
+        close = xp.concat([close, close + 1])
+        found = values[close]
+        rounding = self.rounding(found)
+        below = xp.searchsorted(values, found - rounding, side="left")
+        above = n - xp.searchsorted(values, found + rounding, side="right")
+        del values
+        out = xp.arange(1 - n, n, 2, dtype=xp.float64, device=device(self.A))
+        out[close] = xp.astype(below - above, xp.float64)
+        return order, out
+
+    def ranks(self, name: str) -> Array:
+        """Return twice the average rank of each distance, centered."""
+        order, sizes = self.ranked(name)
+        out = self.xp.empty_like(sizes)
+        out[order] = sizes
         return out
-
-    def sorted(self) -> Array:
-        """Return the squared distances in ascending order."""
-        out = self.condensed(lambda values: values)
-        if is_tensor(out):
-            return out.sort().values
-        to_numpy(out).sort()  # in place: to_numpy returns the array itself, not a copy
-        return out
-
-    def ranks(self, ordered: Array) -> Array:
-        """Return the ``excess`` of all distances."""
-        return self.condensed(lambda values: self.excess(ordered, values))
-
-    def excess(self, ordered: Array, values: Array) -> Array:
-        """Return the number of distances below minus the number above: twice the average rank, centered."""
-        xp = self.xp
-        order = xp.argsort(values, stable=False)  # adjacent lookups access adjacent memory
-        lookups = values[order]
-        rounding = self.rounding(lookups)
-        out = xp.empty_like(lookups)
-        below = xp.searchsorted(ordered, lookups - rounding, side="left")
-        above = len(ordered) - xp.searchsorted(ordered, lookups + rounding, side="right")
-        out[order] = xp.astype(below - above, xp.float64)
-        return out
-
-
-def _ordered(side: Dissimilarities, name: str) -> Array:
-    """Return the sorted distances of a side, after checking that they differ."""
-    ordered = side.sorted()
-    _check_varies(ordered[0], ordered[-1], side.tie, name)
-    return ordered
 
 
 def _spearman(X: Dissimilarities, Y: Dissimilarities) -> float:
-    a, b = _ordered(X, "X"), _ordered(Y, "Y")
-    xy = xx = yy = 0.0
-    for (_, u), (_, v) in zip(X.blocks(), Y.blocks(), strict=True):  # two vectors of ranks would double the memory
-        p, q = X.excess(a, u), Y.excess(b, v)
-        xy, xx, yy = xy + float(p @ q), xx + float(p @ p), yy + float(q @ q)
-    return xy / np.sqrt(xx) / np.sqrt(yy)
+    first = X.ranks("X")
+    order, second = Y.ranked("Y")
+    xy = 0.0
+    for part in blocks(len(order), 8):  # a third vector of ranks would need more memory
+        xy += float(first[order[part]] @ second[part])
+    return xy / float(first @ first) ** 0.5 / float(second @ second) ** 0.5
 
 
 def _compared(side: Dissimilarities, compare: str, name: str) -> Array:
     """Return the vector of a side whose cosine or rank correlation with the other's is the result."""
     if compare == "kendall":
-        return side.ranks(_ordered(side, name))
+        return side.ranks(name)
     vector = side.condensed()
+    if side.root:
+        vector = side.xp.sqrt(vector)
     if compare == "pearson":
         _check_varies(side.xp.min(vector), side.xp.max(vector), side.tie, name)
         vector -= side.xp.mean(vector)
@@ -190,7 +186,7 @@ def rsa(
 
     Notes
     -----
-    Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs more, in SciPy.
+    Memory: three condensed vectors of n(n − 1)/2 numbers and a block; ``"kendall"`` needs more, in SciPy.
 
     Source: Kriegeskorte, Mur and Bandettini (2008), "Representational similarity analysis – connecting the branches of
     systems neuroscience", Frontiers in Systems Neuroscience 2:4. Nili et al. (2014), "A toolbox for representational
@@ -227,9 +223,9 @@ def rsa(
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
     check_square(A, "rsa")
     side = Dissimilarities(A, "correlation", name)
-    ranks = to_numpy(side.ranks(side.sorted()))
+    ranks = to_numpy(side.ranks(name))
     square = np.zeros((len(A), len(A)))
-    square[np.triu_indices(len(A), 1)] = ranks / positive(float(np.linalg.norm(ranks)), name)
+    square[~np.tri(len(A), dtype=bool)] = ranks / np.linalg.norm(ranks)
     return square + square.T
 
 

@@ -241,7 +241,7 @@ def cknna(
     A, B = (as_matrix(side, name, min_rows=4, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     first, second = (
-        prepare_cknna(side, name, n_neighbors, definition=definition, normalize=normalize, place=search_device(own))
+        prepare_cknna(side, name, k=n_neighbors, definition=definition, normalize=normalize, place=search_device(own))
         for side, name, own in ((A, "X", X), (B, "Y", Y))
     )
     return _compare_cknna(first, second)
@@ -250,16 +250,17 @@ def cknna(
 def prepare_cknna(
     A: np.ndarray,
     name: str,
+    found: _Neighbors | None = None,
     k: int = 10,
     *,
     definition: str = "huh",
     normalize: bool = False,
     place: Device | None = None,
 ) -> _Neighbors:
-    """Return one side of ``cknna`` from its checked rows."""
+    """Return one side of ``cknna`` from its checked rows; ``found`` are its neighbors, if they are known."""
     n = len(A)
     check_n_neighbors(k, n)
-    side = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)
+    side = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place, found)
     own = side.shares * side.values
     size, rounding = _unbiased_hsic(side.keys, own, own, n) if definition == "huh" else (float(own @ side.values), 0.0)
     if size <= rounding:
@@ -278,11 +279,11 @@ def _compare_cknna(first: _Neighbors, second: _Neighbors) -> float:
     return aligned / (first.scale * second.scale)
 
 
-def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) -> _Neighbors:
+def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None, found: _Neighbors | None) -> _Neighbors:
     """Return the neighbors by K, with values of HKH if ``centered``, else of K."""
     n = len(A)
     A = rescale(A)
-    side = _prepare(A, "X", k, place=place)
+    side = found or _prepare(A, "X", k, place=place)
     value = side.values
     if centered:
         # Relative to the first row, so that the mean of equal rows is exactly that row.
@@ -321,16 +322,18 @@ _FACTS = frozenset({"rotation", "isotropic scaling", "joint permutation", "symme
 
 _ONE_WAY = _FACTS - {"symmetry"}
 _APPENDIX = "Huh et al. (2024), appendix A"
-_STEPS: dict[str, Any] = {"prepare": _prepare, "reorder": _reorder, "cost": "n²·d"}
+_STEPS: dict[str, Any] = {"reorder": _reorder, "cost": "n²·d", "shared": _prepare}
+_SHARE = _STEPS | {"prepare": lambda A, name, found=None: found or _prepare(A, name)}
 _CKNNA = _STEPS | {"prepare": prepare_cknna}
 _LISTS = _STEPS | {
-    "prepare": lambda A, name: _orders(_prepare(A, name)),
+    # With a generator of its own, whose draws do not depend on what else is compared.
+    "prepare": lambda A, name, found=None: _orders((found or _prepare(A, name))._replace(rng=own_rng(A))),
     "reorder": lambda tables, order: np.argsort(order)[tables[:, order]],
 }
 
 METRICS = (
     Metric(cknna, (-math.inf, math.inf), _ONE_WAY, _APPENDIX, compare=_compare_cknna, **_CKNNA),
-    Metric(mutual_knn, (0.0, 1.0), _FACTS, "Huh et al. (2024), eq. 11", compare=_common_share, **_STEPS),
+    Metric(mutual_knn, (0.0, 1.0), _FACTS, "Huh et al. (2024), eq. 11", compare=_common_share, **_SHARE),
     Metric(cycle_knn, (0.0, 1.0), _ONE_WAY, _APPENDIX, compare=_cycle_share, **_LISTS),
     Metric(lcs_knn, (0.0, math.inf), _FACTS, _APPENDIX, compare=_common_length, **_LISTS),
     Metric(edit_knn, (0.0, 1.0), _FACTS, _APPENDIX, compare=_edit_share, **_LISTS),

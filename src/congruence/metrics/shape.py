@@ -8,15 +8,16 @@ from congruence._utils.arrays import NUMPY, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence.linalg.moments import CrossMoments
 from congruence.metrics._base import (
-    EPS,
     OF_SHAPES,
     Metric,
+    Spectrum,
     as_scalar,
     contrasts,
     float_pair,
     from_contrasts,
-    narrowed,
     native_pair,
+    nuclear_norm,
+    spectrum,
 )
 
 
@@ -48,7 +49,7 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """
     if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
         sizes = xp.sum(A * A) + xp.sum(B * B)
-        squared = sizes - 2 * _nuclear(to_numpy(xp.matrix_transpose(A) @ B))
+        squared = sizes - 2 * nuclear_norm(to_numpy(xp.matrix_transpose(A) @ B))
         if float(squared) > 1e-3 * float(sizes):
             return squared
     L, R = _alignment_factors(xp, A, B)
@@ -58,17 +59,6 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
         if factor.shape[0] > factor.shape[1]:  # the component in dimensions that the other side does not have
             total = total + xp.sum((side - projected @ xp.matrix_transpose(factor)) ** 2)
     return total
-
-
-def _nuclear(C: np.ndarray) -> float:
-    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that."""
-    if min(C.shape) > 256:
-        values = np.linalg.eigvalsh(C.T @ C if C.shape[0] > C.shape[1] else C @ C.T)
-        if values[0] > 0:
-            s = np.sqrt(values)
-            if EPS * values[-1] * (1 / s).sum() < 1e-10 * s.sum():  # the error of each eigenvalue is about EPS λ₁
-                return float(s.sum())
-    return float(np.linalg.svd(C, compute_uv=False).sum())
 
 
 def procrustes_distance(X: RowsLike, Y: RowsLike) -> float | Tensor:
@@ -103,7 +93,7 @@ def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
     # A mean that is far larger than the spread leaves rounding errors of its own size.
     if not 1e-20 < min(sizes) <= max(sizes) < 1e20 or means[0] > 1e6 * sizes[0] or means[1] > 1e6 * sizes[1]:
         return None
-    alike = _nuclear(moments.cross) / np.sqrt(sizes[0] * sizes[1])
+    alike = nuclear_norm(moments.cross) / np.sqrt(sizes[0] * sizes[1])
     return float(np.arccos(alike)) if alike < 0.99 else None  # near 1 the cosine loses half of the angle's digits
 
 
@@ -123,10 +113,18 @@ def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
 # ------------------------------------------------------------------ in steps, for many re-pairings
 
 
-def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
-    """Return centered rows of unit Frobenius norm, turned into at most n columns."""
-    C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name))
-    return narrowed(C)
+def _prepare_shape(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
+    """Return centered rows of unit Frobenius norm, turned into at most n columns; many in their own precision."""
+    C, U, s = found or spectrum(A, name)
+    C = C if C.shape[1] < len(C) else U * s
+    rows = from_contrasts(C / np.linalg.norm(C))
+    # Of so many different rows no two re-pairings are equal, which single precision might not show.
+    return rows.astype(A.dtype, copy=False) if len(s) > 256 else rows
+
+
+def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
+    alike = nuclear_norm(A.T @ B)
+    return float(np.arccos(alike)) if alike < 0.999 else float(_angle(NUMPY, A, B))
 
 
 METRICS = (
@@ -136,7 +134,8 @@ METRICS = (
         OF_SHAPES,
         "Williams et al. (2021)",
         _prepare_shape,
-        lambda A, B: float(_angle(NUMPY, A, B)),
+        _compare_shapes,
         larger_is_closer=False,
+        shared=spectrum,
     ),
 )

@@ -195,7 +195,7 @@ def product(candidate: Candidate, kept: FittedPairs) -> Product:
         return Product(lambda rows: rows, lambda rows: rows)
     svd, alignment = kept.solved(given.center)
     if given.identity:
-        basis, turn = near_identity(svd, given.identity)
+        basis, turn = near_identity(svd, given.identity, half=True)
         return Product(
             lambda rows: rows + (rows @ basis) @ turn @ basis.T, lambda rows: rows + (rows @ basis) @ turn.T @ basis.T
         )
