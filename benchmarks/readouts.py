@@ -27,7 +27,7 @@ import numpy as np
 
 from common import arguments, arrays, write_json
 
-PAIRS = (10, 20, 50, 200, 900)
+PAIRS = (10, 20, 50, 200, 600, 900, 1200)
 OTHER = {"photo": "text", "text": "photo"}
 ASKED = {"c1": "text", "c3": "photo", "c4": "photo", "c5": "photo", "c6": "text", "c7": "text"}
 ASKED |= {"m20": "photo", "m50": "photo", "t20": "text", "t50": "text"}
@@ -140,7 +140,8 @@ class Split:
         self.old, self.new = (
             {k: side[m][test[k]] for k, m in kind.items() if m in side and len(test[k])} for side in (w.old, w.new)
         )
-        self.kept = {k: nearest(self.new[k] @ self.new[k].T, own=True) for k in ("photo", "text") if k in self.new}
+        self.native = {k: self.new[k] @ self.new[k].T for k in ("photo", "text") if k in self.new}
+        self.kept = {k: nearest(found, own=True) for k, found in self.native.items()}
         if len(test["class"]):
             place = {text: k for k, text in enumerate(test["class"])}
             self.label = np.array([place.get(text, -1) for text in w.label[test["photo"]]])
@@ -221,7 +222,7 @@ def scores(s: Split, rows: Rows, role: str) -> dict[str, float]:
         for share in (20, 50) if store else ():
             part = order[: len(found) * share // 100]
             both = found.copy()
-            both[:, part] = (s.new[k] @ s.new[k].T)[:, part]
+            both[:, part] = s.native[k][:, part]
             out[f"{mixed}{share}"] = overlap(s.kept[k], nearest(both, own=True))
     return out
 
@@ -384,8 +385,7 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
         for role in roles.split():
             yield f"{role} {name}", scores(s, rows, role)
 
-    most = known == "both" or OTHER[pairs.f] not in s.world.new
-    names = ["rotation", "ridge", "paper", "near 0.1"] if most else ["rotation"]
+    names = ["rotation", "ridge", "paper", "near 0.1"]
     same_width = pairs.X.shape[1] == pairs.Y.shape[1]
     for name in names if same_width else names[:3]:
         one = pairs.fit(name, others)
@@ -402,11 +402,8 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
             yield from every(one, f"{name} share {share}", lambda Z, m, one=one, s=share: one.query(Z, m, s), "query")
     if same_width:
         yield from every(one, "unmapped", lambda Z, m: Z)
-    if len(pairs.X) == 20:
-        noise, one = np.random.default_rng(s.seed), pairs.fit("rotation", others)
-        yield from every(
-            one, "constant", lambda Z, m: one.guessed(m) + 1e-6 * noise.normal(size=(len(Z), one.M.shape[1]))
-        )
+    noise, one = np.random.default_rng(s.seed), pairs.fit("rotation", others)
+    yield from every(one, "constant", lambda Z, m: one.guessed(m) + 1e-6 * noise.normal(size=(len(Z), one.M.shape[1])))
 
 
 def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, float]]]:

@@ -7,7 +7,7 @@ into one matrix and one vector, so that no role costs more than the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -80,7 +80,17 @@ def query_share(cosine: float, length: float) -> float:
     return min(1.0, min(max(cosine, 0.0), 1.0) ** _POWER * length)
 
 
-class Folded(NamedTuple):
+class Ends(NamedTuple):
+    """Base and axis as rows (2, d) of one type, zeros for what is missing, and what does not depend on mapped rows."""
+
+    rows: np.ndarray
+    square: float  # of the base's length
+    shared: float  # base along the axis
+    short: float  # largest squared length of a mapped row that is nothing but rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
     """``z @ matrix + offset``, then a move along the result from a base to the unit sphere (``to_sphere``)."""
 
     matrix: np.ndarray
@@ -90,6 +100,17 @@ class Folded(NamedTuple):
     height: float = 0.0
     #: What a row without any direction becomes, of unit norm.
     mean: np.ndarray | None = None
+    _ends: dict[np.dtype, Ends] = field(default_factory=dict, init=False, repr=False)
+
+    def ends_in(self, dtype: np.dtype) -> Ends:
+        """Return base and axis as rows of a type, made once."""
+        if (found := self._ends.get(dtype)) is None:
+            none = np.zeros_like(self.offset if self.base is None else self.base)
+            rows = np.stack([none if end is None else end for end in (self.base, self.axis)]).astype(dtype)
+            square, shared = (rows[0] @ rows.T).tolist()
+            tiny = shortest_row(float(np.finfo(dtype).eps), len(none), float(np.linalg.norm(self.offset)))
+            found = self._ends[dtype] = Ends(rows, square, shared, tiny * tiny)
+        return found
 
 
 @dataclass(frozen=True)
@@ -279,53 +300,71 @@ def to_sphere(rows: Array, folded: Folded) -> Array:
     row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than the rounding of
     the product have no direction, and become the mean.
     """
-    eps = float(namespace(rows).finfo(rows.dtype).eps)
-    tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
     if not isinstance(rows, np.ndarray):
-        return _block_to_sphere(rows, folded, tiny)
+        eps = float(namespace(rows).finfo(rows.dtype).eps)
+        tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
+        return _block_to_sphere(rows, folded, tiny * tiny)
+    ends = folded.ends_in(rows.dtype)
+    if len(rows) == 1 and (found := _row_to_sphere(rows[0], folded, ends)) is not None:
+        return found[None]
     out = np.empty_like(rows)
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
-        short = _ordinary_to_sphere(rows[part], folded, tiny, out[part])
+        short = _ordinary_to_sphere(rows[part], folded, ends, out[part])
         if short is not None:
-            out[part][short] = _block_to_sphere(rows[part][short], folded, tiny)
+            out[part][short] = _block_to_sphere(rows[part][short], folded, ends.short)
     return out
 
 
-def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, tiny: float, out: np.ndarray) -> np.ndarray | None:
+def _steps(squares: Any, along: Any, above: Any, folded: Folded, ends: Ends, larger: Callable[..., Any]) -> list[Any]:
+    """Return how often to add each row, the base and the axis, from squared lengths and parts along base and axis."""
+    k = folded.height
+    square = ends.square + k * above * (2 * ends.shared + k * above)
+    scale = LONGEST / larger(square, LONGEST**2) ** 0.5
+    size = (squares - above * above) ** 0.5
+    inner = (along - above * ends.shared) * scale / size
+    far = ((inner * inner + 1 - square * scale * scale) ** 0.5 - inner) / size
+    return [far, scale, k * scale * above - far * above]
+
+
+def _row_to_sphere(row: np.ndarray, folded: Folded, ends: Ends) -> np.ndarray | None:
+    """Return ``to_sphere`` of one row without the microseconds that reductions take; None if it is too short or long
+    for that.
+    """
+    squares, base, axis = float(row.dot(row)), *ends.rows
+    above = 0.0 if folded.axis is None else float(row.dot(axis))
+    rest = squares - above * above
+    if not (rest > max(ends.short, 1e-20) and rest > 1e-2 * squares and squares < 1e20):
+        return None
+    if folded.base is None:
+        return np.asarray(row / squares**0.5)
+    far, scale, more = _steps(squares, float(row.dot(base)), above, folded, ends, max)
+    out: np.ndarray = row * far
+    out += scale * base
+    if more:
+        out += more * axis
+    return out
+
+
+def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, ends: Ends, out: np.ndarray) -> np.ndarray | None:
     """Write ``to_sphere``, a combination of each row, the base and the axis, in two passes over the rows; return which
     rows are too short or too long for that, None if there are none.
     """
-    squares = np.einsum("ij,ij->i", rows, rows)
-    if folded.base is None:
-        good = (squares > max(tiny * tiny, 1e-20)) & (squares < 1e20)
-        with np.errstate(all="ignore"):
-            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
-        return None if good.all() else ~good
-    base = folded.base.astype(rows.dtype)
-    along, above, scale = rows @ base, np.zeros(1, rows.dtype), np.ones(1, rows.dtype)
-    rest, inner, square = squares, along, float(base @ base)
-    if folded.axis is not None:
-        axis, k = folded.axis.astype(rows.dtype), folded.height
-        above = rows @ axis
-        shared = float(base @ axis)
-        rest, inner = squares - above * above, along - above * shared
-        square = square + k * above * (2 * shared + k * above)
-        scale = LONGEST / np.sqrt(np.maximum(square, LONGEST**2))
-        square = square * scale * scale
-    good = (rest > max(tiny * tiny, 1e-20)) & (rest > 1e-2 * squares) & (squares < 1e20)
+    squares, least = np.einsum("ij,ij->i", rows, rows), max(ends.short, 1e-20)
     with np.errstate(all="ignore"):
-        size = np.sqrt(rest)
-        inner = inner * scale / size
-        far = (np.sqrt(inner * inner + 1 - square) - inner) / size
-        np.multiply(rows, far[:, None], out=out)
-        if folded.axis is None:
-            out += base
+        if folded.base is None:
+            good = (squares > least) & (squares < 1e20)
+            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
         else:
-            out += np.stack([scale, folded.height * scale * above - far * above], 1) @ np.stack([base, axis])
+            along, above = (rows @ ends.rows.T).T
+            rest = squares - above * above
+            good = (rest > least) & (rest > 1e-2 * squares) & (squares < 1e20)
+            far, scale, more = _steps(squares, along, above, folded, ends, np.maximum)
+            np.multiply(rows, far[:, None], out=out)
+            out += np.stack([scale, more], 1) @ ends.rows
     return None if good.all() else ~good
 
 
-def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
+def _block_to_sphere(rows: Array, folded: Folded, least: float) -> Array:
     xp = namespace(rows)
     base: Any = None if folded.base is None else cast_like(folded.base, rows)
     if folded.axis is not None:
@@ -342,6 +381,6 @@ def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
     if base is not None:
         along = xp.sum(out * base, axis=1, keepdims=True)
         out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base
-    if folded.mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
+    if folded.mean is not None and bool(xp.any(short := squares <= least)):
         out = xp.where(short[:, None], cast_like(folded.mean, out), out)
     return out
