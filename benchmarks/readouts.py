@@ -19,7 +19,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -409,24 +409,21 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
 def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the scores of the map that ``congruence.fit`` returns, told no queries and told either modality."""
     import congruence
+    from congruence.upgrade.choose import Quality
+    from congruence.upgrade.readouts import choose_readout
 
     f, named = pairs.f, {"photo": "image", "text": "text"}
     others = {named[m]: sides for m, sides in known_rows(s, f, known).items() if sides[0] is not None}
     rows = {k: Z for k, Z in s.old.items() if KINDS[k] == f or named[KINDS[k]] in others}
+    mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries="all", check=False)
+    quality = Quality(**mapping.scores_["choice"]["quality"])
+    sides = [{m: two[k] for m, two in others.items() if two[k] is not None} for k in (0, 1)]
     for told in ("all", *(m for m in OTHER if m == f or named[m] in others)):
-        queries = "all" if told == "all" else named[told]
-        mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries=queries, check=False)
-        whole = mapping.readout_
-        arms = {
-            f"store fit, {told}": whole,
-            f"store fit not lifted, {told}": replace(whole, lift={}),
-            "query fit": whole,
-        }
-        for arm, mapping.readout_ in arms.items():
-            role = arm.split()[0]
-            if role == "store" or told == "all":
-                mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
-                yield arm, scores(s, mapped, role)
+        # What queries= changes of a fit.
+        mapping.readout_ = choose_readout(mapping, quality, () if told == "all" else (named[told],), sides)
+        for role in ("store", "query") if told == "all" else ("store",):
+            mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
+            yield f"{role} fit, {told}" if role == "store" else "query fit", scores(s, mapped, role)
 
 
 def known_rows(s: Split, f: str, known: str) -> dict[str, tuple]:

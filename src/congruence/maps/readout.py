@@ -8,7 +8,7 @@ into one matrix and one vector, so that no role costs more than the product.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -121,16 +121,17 @@ class Readout:
     orthonormal basis of the new means of the queries' other modalities, and u the direction of ν off B:
 
     - ``plain``: the map itself, ``r + ν``.
-    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``; k
-      is ``height[m]`` and δ ``lift[m]`` (``find_lift``), or 0 if no queries of m's kind search. Means of less than a
-      tenth of the squared norm are no directions. If ν is unknown, ``unit(p)``, and u is the direction of the map's
-      guess of ν. If the new mean of no query is known, the map itself.
+    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + (δ ‖ν‖² / ⟨u, ν⟩ + k a) u``;
+      k is ``height[m]`` and δ ``lift[m]`` (``find_lift``), or 0 if no queries of m's kind search. a is ``⟨u, r⟩`` or,
+      with α = ``slope[m]``, ``α ⟨unit(μ), z − μ⟩``: of a modality without pairs, that tells more.
+      Means of less than a tenth of the squared norm are no directions. If ν is unknown, ``unit(p)``, and u is the
+      direction of the map's guess of ν. If the new mean of no query is known, the map itself.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
     that equals its mean becomes the mean. ``queries`` are the modalities of the queries, empty for all whose new mean
     is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given;
-    ``lift`` is 0 if not given or negative.
+    ``lift`` is 0 if not given or negative. ``slope`` (α) is given for modalities of which both means come from rows.
     """
 
     queries: tuple[str, ...] = ()
@@ -139,10 +140,11 @@ class Readout:
     share: Mapping[str, float] = field(default_factory=dict)
     back: Mapping[str, float] = field(default_factory=dict)
     lift: Mapping[str, float] = field(default_factory=dict)
+    slope: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self.store, FORMS, "store")
-        for name in (*self.queries, *filter(None, (*self.height, *self.share, *self.back, *self.lift))):
+        for name in (*self.queries, *filter(None, (name for table in _TABLES for name in getattr(self, table)))):
             check_choice(name, MODALITIES, "queries")
 
     def fold(self, role: str, modality: str, plain: Folded, means: RowMeans) -> Folded:
@@ -166,11 +168,20 @@ class Readout:
         # A guess from few pairs is short; whether there is a cone shows in the old model.
         removed = (is_cone(means.source) and searched) if means.guessed else is_cone(means.target)
         own = basis([_without(means.target, others)] if removed else ())
-        height, lift = 0.0, 0.0
-        if modality in asked and not means.guessed:
-            height, lift = self.height.get(modality, 1.0), max(self.lift.get(modality, 0.0), 0.0)
-        matrix = _without(_without(matrix, others), own if not height else None)
-        base = None if means.guessed else inside((1 + lift) * means.target)
+        matrix, base, height = _without(matrix, others), None if means.guessed else means.target, 0.0
+        if own is not None and base is not None and modality in asked:
+            if own[0] @ base < 0:
+                own = -own
+            height, slope = self.height.get(modality, 1.0), self.slope.get(modality)
+            if height and slope is not None:
+                length = max(float(np.linalg.norm(means.source)), 1e-12)
+                matrix = _without(matrix, own) + np.outer(slope / length * means.source, own[0])
+            # Other queries see nothing of what is added here: it is off their means.
+            size, along = float(base @ base), float(own[0] @ base)
+            base = base + max(self.lift.get(modality, 0.0), 0.0) * size / max(along, size**0.5 / 4) * own[0]
+        if not height:
+            matrix = _without(matrix, own)
+        base = None if base is None else inside(base)
         return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
 
     def rows(self) -> list[list[str]]:
@@ -184,7 +195,8 @@ class Readout:
         lift = {name: value for name, value in self.lift.items() if value >= 0.005 and self.store == "cone"}
         out = [["stored rows", form]]
         for title, table in (
-            ("cosine of left-out rows without their means", self.height),
+            ("how much of its part along the mean a row keeps", self.height),
+            ("slope of that part on the old one's, of rows without pairs", self.slope),
             ("share of their mean that queries keep", self.share),
             ("their mean is longer by, beside re-embedded rows", lift),
         ):
@@ -195,7 +207,7 @@ class Readout:
     def inverse(self) -> Readout:
         """Return the read-out of the map from the new model to the old one, whose stored rows are mapped back."""
         store = {"plain": "plain", "cone": "back", "back": "cone"}[self.store]
-        return Readout(self.queries, store, self.height, self.back, self.share, self.lift)
+        return replace(self, store=store, share=self.back, back=self.share)
 
     def then(self, other: Readout) -> Readout:
         """Return the read-out of this map followed by another: what two maps get right is their product, and rows are
@@ -208,7 +220,8 @@ class Readout:
 
         names = {**self.lift, **other.lift}
         lift = {name: max(self.lift.get(name, 0.0), other.lift.get(name, 0.0)) for name in names}
-        return Readout(other.queries, other.store, both("height"), both("share"), both("back"), lift)
+        slope = {name: value * other.slope[name] for name, value in self.slope.items() if name in other.slope}
+        return Readout(other.queries, other.store, both("height"), both("share"), both("back"), lift, slope)
 
     def merge(self, other: Readout, share: float) -> Readout:
         """Return the read-out of a map of both maps' pairs, of which the other's are this share."""
@@ -231,12 +244,13 @@ class Readout:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Build from ``to_dict``; a ValueError or TypeError if it is malformed."""
-        saved = {"lift": {}, **data}  # which earlier versions did not measure
-        tables = [{name: float(share) for name, share in dict(saved[key]).items()} for key in _TABLES]
-        least = (0, 0, 0, -1)
-        if not all(low <= share <= 1 for low, table in zip(least, tables, strict=True) for share in table.values()):
-            raise ValueError("a share of the mean that is not between its ends")
-        return cls(tuple(data["queries"]), data["store"], *tables)
+        saved = {"lift": {}, "slope": {}, **data}  # which earlier versions did not measure
+        tables = {key: {name: float(value) for name, value in dict(saved[key]).items()} for key in _TABLES}
+        for key, table in tables.items():
+            low, high = {"lift": (-1, 1), "slope": (0, 100)}.get(key, (0, 1))
+            if not all(low <= value <= high for value in table.values()):
+                raise ValueError(f"a {key} of the read-out that is not between its ends")
+        return cls(tuple(data["queries"]), data["store"], **tables)
 
 
 def find_lift(mapped: np.ndarray, own: np.ndarray, mean: np.ndarray, height: float) -> float | None:
@@ -286,7 +300,7 @@ _CONE = (
 )
 _POWER = 0.75  # of the cosine; benchmarks/readouts.py
 _FEWEST, _MOST_SCORED = 4, 500  # rows from which a lift is found
-_TABLES = ("height", "share", "back", "lift")
+_TABLES = ("height", "share", "back", "lift", "slope")
 LONGEST = 0.99  # length of the longest base, so that something of each row remains
 
 
