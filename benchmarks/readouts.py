@@ -19,7 +19,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from common import arguments, arrays, write_json
 
-PAIRS = (10, 20, 50, 200, 900)
+PAIRS = (10, 20, 50, 200, 600, 900, 1200)
 OTHER = {"photo": "text", "text": "photo"}
 ASKED = {"c1": "text", "c3": "photo", "c4": "photo", "c5": "photo", "c6": "text", "c7": "text"}
 ASKED |= {"m20": "photo", "m50": "photo", "t20": "text", "t50": "text"}
@@ -140,7 +140,8 @@ class Split:
         self.old, self.new = (
             {k: side[m][test[k]] for k, m in kind.items() if m in side and len(test[k])} for side in (w.old, w.new)
         )
-        self.kept = {k: nearest(self.new[k] @ self.new[k].T, own=True) for k in ("photo", "text") if k in self.new}
+        self.native = {k: self.new[k] @ self.new[k].T for k in ("photo", "text") if k in self.new}
+        self.kept = {k: nearest(found, own=True) for k, found in self.native.items()}
         if len(test["class"]):
             place = {text: k for k, text in enumerate(test["class"])}
             self.label = np.array([place.get(text, -1) for text in w.label[test["photo"]]])
@@ -221,7 +222,7 @@ def scores(s: Split, rows: Rows, role: str) -> dict[str, float]:
         for share in (20, 50) if store else ():
             part = order[: len(found) * share // 100]
             both = found.copy()
-            both[:, part] = (s.new[k] @ s.new[k].T)[:, part]
+            both[:, part] = s.native[k][:, part]
             out[f"{mixed}{share}"] = overlap(s.kept[k], nearest(both, own=True))
     return out
 
@@ -384,8 +385,7 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
         for role in roles.split():
             yield f"{role} {name}", scores(s, rows, role)
 
-    most = known == "both" or OTHER[pairs.f] not in s.world.new
-    names = ["rotation", "ridge", "paper", "near 0.1"] if most else ["rotation"]
+    names = ["rotation", "ridge", "paper", "near 0.1"]
     same_width = pairs.X.shape[1] == pairs.Y.shape[1]
     for name in names if same_width else names[:3]:
         one = pairs.fit(name, others)
@@ -402,34 +402,28 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
             yield from every(one, f"{name} share {share}", lambda Z, m, one=one, s=share: one.query(Z, m, s), "query")
     if same_width:
         yield from every(one, "unmapped", lambda Z, m: Z)
-    if len(pairs.X) == 20:
-        noise, one = np.random.default_rng(s.seed), pairs.fit("rotation", others)
-        yield from every(
-            one, "constant", lambda Z, m: one.guessed(m) + 1e-6 * noise.normal(size=(len(Z), one.M.shape[1]))
-        )
+    noise, one = np.random.default_rng(s.seed), pairs.fit("rotation", others)
+    yield from every(one, "constant", lambda Z, m: one.guessed(m) + 1e-6 * noise.normal(size=(len(Z), one.M.shape[1])))
 
 
 def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the scores of the map that ``congruence.fit`` returns, told no queries and told either modality."""
     import congruence
+    from congruence.upgrade.choose import Quality
+    from congruence.upgrade.readouts import choose_readout
 
     f, named = pairs.f, {"photo": "image", "text": "text"}
     others = {named[m]: sides for m, sides in known_rows(s, f, known).items() if sides[0] is not None}
     rows = {k: Z for k, Z in s.old.items() if KINDS[k] == f or named[KINDS[k]] in others}
+    mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries="all", check=False)
+    quality = Quality(**mapping.scores_["choice"]["quality"])
+    sides = [{m: two[k] for m, two in others.items() if two[k] is not None} for k in (0, 1)]
     for told in ("all", *(m for m in OTHER if m == f or named[m] in others)):
-        queries = "all" if told == "all" else named[told]
-        mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries=queries, check=False)
-        whole = mapping.readout_
-        arms = {
-            f"store fit, {told}": whole,
-            f"store fit not lifted, {told}": replace(whole, lift={}),
-            "query fit": whole,
-        }
-        for arm, mapping.readout_ in arms.items():
-            role = arm.split()[0]
-            if role == "store" or told == "all":
-                mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
-                yield arm, scores(s, mapped, role)
+        # What queries= changes of a fit.
+        mapping.readout_ = choose_readout(mapping, quality, () if told == "all" else (named[told],), sides)
+        for role in ("store", "query") if told == "all" else ("store",):
+            mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
+            yield f"{role} fit, {told}" if role == "store" else "query fit", scores(s, mapped, role)
 
 
 def known_rows(s: Split, f: str, known: str) -> dict[str, tuple]:

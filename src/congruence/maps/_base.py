@@ -715,8 +715,8 @@ class AffineMap(Map):
         return made
 
     def quick(self, rows: np.ndarray, unit: bool) -> np.ndarray | None:
-        """Map ordinary rows of the right width and type (``squared_norms``) with as few calls as possible; None if
-        mapped ones are not ordinary, as if they overflow.
+        """Map rows of the right width and type with as few calls as possible; None if mapped ones are not ordinary
+        (``squared_norms``), as those of NaN, infinity, zeros or huge numbers.
         """
         matrix, offset, finite = self.product_in(rows.dtype)
         if not finite:
@@ -741,7 +741,6 @@ class AffineMap(Map):
             and 0 < len(X) <= _FEW
             and X.shape[1:] == (own.get("n_features_in_"),)
             and "feature_names_in_" not in own
-            and squared_norms(X)[3]
         ):
             if unit is None:
                 unit = self._folded is not None and bool(self.target_space_.normalized)
@@ -794,7 +793,7 @@ class AffineMap(Map):
             if self.readout_ is not None:
                 folded = self.readout_.fold(role, self.source_space_.modality or "", plain, self._means())
             if folded is not plain and self.target_mean_.any():
-                folded = folded._replace(mean=self.target_mean_ / np.linalg.norm(self.target_mean_))
+                folded = replace(folded, mean=self.target_mean_ / np.linalg.norm(self.target_mean_))
             chosen._folded = folded
         return chosen
 
@@ -804,9 +803,11 @@ class AffineMap(Map):
 
     def product(self) -> dict[str, np.ndarray]:
         """Return what a map from ``for_role`` does to rows, as arrays by which such maps are told apart."""
-        folded = self._folded or Folded(self.matrix, self.offset)
+        parts = vars(self._folded or Folded(self.matrix, self.offset))
         return {
-            name: np.asarray(part) for name, part in folded._asdict().items() if part is not None and name != "mean"
+            name: np.asarray(parts[name])
+            for name in ("matrix", "offset", "base", "axis", "height")
+            if parts[name] is not None
         }
 
     def finish(self, rows: Array, unit: bool) -> Array:

@@ -7,8 +7,8 @@ into one matrix and one vector, so that no role costs more than the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -80,7 +80,17 @@ def query_share(cosine: float, length: float) -> float:
     return min(1.0, min(max(cosine, 0.0), 1.0) ** _POWER * length)
 
 
-class Folded(NamedTuple):
+class Ends(NamedTuple):
+    """Base and axis as rows (2, d) of one type, zeros for what is missing, and what does not depend on mapped rows."""
+
+    rows: np.ndarray
+    square: float  # of the base's length
+    shared: float  # base along the axis
+    short: float  # largest squared length of a mapped row that is nothing but rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
     """``z @ matrix + offset``, then a move along the result from a base to the unit sphere (``to_sphere``)."""
 
     matrix: np.ndarray
@@ -90,6 +100,17 @@ class Folded(NamedTuple):
     height: float = 0.0
     #: What a row without any direction becomes, of unit norm.
     mean: np.ndarray | None = None
+    _ends: dict[np.dtype, Ends] = field(default_factory=dict, init=False, repr=False)
+
+    def ends_in(self, dtype: np.dtype) -> Ends:
+        """Return base and axis as rows of a type, made once."""
+        if (found := self._ends.get(dtype)) is None:
+            none = np.zeros_like(self.offset if self.base is None else self.base)
+            rows = np.stack([none if end is None else end for end in (self.base, self.axis)]).astype(dtype)
+            square, shared = (rows[0] @ rows.T).tolist()
+            tiny = shortest_row(float(np.finfo(dtype).eps), len(none), float(np.linalg.norm(self.offset)))
+            found = self._ends[dtype] = Ends(rows, square, shared, tiny * tiny)
+        return found
 
 
 @dataclass(frozen=True)
@@ -100,16 +121,17 @@ class Readout:
     orthonormal basis of the new means of the queries' other modalities, and u the direction of ν off B:
 
     - ``plain``: the map itself, ``r + ν``.
-    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = (1 + δ) ν + k ⟨u, r⟩ u``; k
-      is ``height[m]`` and δ ``lift[m]`` (``find_lift``), or 0 if no queries of m's kind search. Means of less than a
-      tenth of the squared norm are no directions. If ν is unknown, ``unit(p)``, and u is the direction of the map's
-      guess of ν. If the new mean of no query is known, the map itself.
+    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + (δ ‖ν‖² / ⟨u, ν⟩ + k a) u``;
+      k is ``height[m]`` and δ ``lift[m]`` (``find_lift``), or 0 if no queries of m's kind search. a is ``⟨u, r⟩`` or,
+      with α = ``slope[m]``, ``α ⟨unit(μ), z − μ⟩``: of a modality without pairs, that tells more.
+      Means of less than a tenth of the squared norm are no directions. If ν is unknown, ``unit(p)``, and u is the
+      direction of the map's guess of ν. If the new mean of no query is known, the map itself.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
     that equals its mean becomes the mean. ``queries`` are the modalities of the queries, empty for all whose new mean
     is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given;
-    ``lift`` is 0 if not given or negative.
+    ``lift`` is 0 if not given or negative. ``slope`` (α) is given for modalities of which both means come from rows.
     """
 
     queries: tuple[str, ...] = ()
@@ -118,10 +140,11 @@ class Readout:
     share: Mapping[str, float] = field(default_factory=dict)
     back: Mapping[str, float] = field(default_factory=dict)
     lift: Mapping[str, float] = field(default_factory=dict)
+    slope: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self.store, FORMS, "store")
-        for name in (*self.queries, *filter(None, (*self.height, *self.share, *self.back, *self.lift))):
+        for name in (*self.queries, *filter(None, (name for table in _TABLES for name in getattr(self, table)))):
             check_choice(name, MODALITIES, "queries")
 
     def fold(self, role: str, modality: str, plain: Folded, means: RowMeans) -> Folded:
@@ -145,11 +168,20 @@ class Readout:
         # A guess from few pairs is short; whether there is a cone shows in the old model.
         removed = (is_cone(means.source) and searched) if means.guessed else is_cone(means.target)
         own = basis([_without(means.target, others)] if removed else ())
-        height, lift = 0.0, 0.0
-        if modality in asked and not means.guessed:
-            height, lift = self.height.get(modality, 1.0), max(self.lift.get(modality, 0.0), 0.0)
-        matrix = _without(_without(matrix, others), own if not height else None)
-        base = None if means.guessed else inside((1 + lift) * means.target)
+        matrix, base, height = _without(matrix, others), None if means.guessed else means.target, 0.0
+        if own is not None and base is not None and modality in asked:
+            if own[0] @ base < 0:
+                own = -own
+            height, slope = self.height.get(modality, 1.0), self.slope.get(modality)
+            if height and slope is not None:
+                length = max(float(np.linalg.norm(means.source)), 1e-12)
+                matrix = _without(matrix, own) + np.outer(slope / length * means.source, own[0])
+            # Other queries see nothing of what is added here: it is off their means.
+            size, along = float(base @ base), float(own[0] @ base)
+            base = base + max(self.lift.get(modality, 0.0), 0.0) * size / max(along, size**0.5 / 4) * own[0]
+        if not height:
+            matrix = _without(matrix, own)
+        base = None if base is None else inside(base)
         return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
 
     def rows(self) -> list[list[str]]:
@@ -163,7 +195,8 @@ class Readout:
         lift = {name: value for name, value in self.lift.items() if value >= 0.005 and self.store == "cone"}
         out = [["stored rows", form]]
         for title, table in (
-            ("cosine of left-out rows without their means", self.height),
+            ("how much of its part along the mean a row keeps", self.height),
+            ("slope of that part on the old one's, of rows without pairs", self.slope),
             ("share of their mean that queries keep", self.share),
             ("their mean is longer by, beside re-embedded rows", lift),
         ):
@@ -174,7 +207,7 @@ class Readout:
     def inverse(self) -> Readout:
         """Return the read-out of the map from the new model to the old one, whose stored rows are mapped back."""
         store = {"plain": "plain", "cone": "back", "back": "cone"}[self.store]
-        return Readout(self.queries, store, self.height, self.back, self.share, self.lift)
+        return replace(self, store=store, share=self.back, back=self.share)
 
     def then(self, other: Readout) -> Readout:
         """Return the read-out of this map followed by another: what two maps get right is their product, and rows are
@@ -187,7 +220,8 @@ class Readout:
 
         names = {**self.lift, **other.lift}
         lift = {name: max(self.lift.get(name, 0.0), other.lift.get(name, 0.0)) for name in names}
-        return Readout(other.queries, other.store, both("height"), both("share"), both("back"), lift)
+        slope = {name: value * other.slope[name] for name, value in self.slope.items() if name in other.slope}
+        return Readout(other.queries, other.store, both("height"), both("share"), both("back"), lift, slope)
 
     def merge(self, other: Readout, share: float) -> Readout:
         """Return the read-out of a map of both maps' pairs, of which the other's are this share."""
@@ -210,12 +244,13 @@ class Readout:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Build from ``to_dict``; a ValueError or TypeError if it is malformed."""
-        saved = {"lift": {}, **data}  # which earlier versions did not measure
-        tables = [{name: float(share) for name, share in dict(saved[key]).items()} for key in _TABLES]
-        least = (0, 0, 0, -1)
-        if not all(low <= share <= 1 for low, table in zip(least, tables, strict=True) for share in table.values()):
-            raise ValueError("a share of the mean that is not between its ends")
-        return cls(tuple(data["queries"]), data["store"], *tables)
+        saved = {"lift": {}, "slope": {}, **data}  # which earlier versions did not measure
+        tables = {key: {name: float(value) for name, value in dict(saved[key]).items()} for key in _TABLES}
+        for key, table in tables.items():
+            low, high = {"lift": (-1, 1), "slope": (0, 100)}.get(key, (0, 1))
+            if not all(low <= value <= high for value in table.values()):
+                raise ValueError(f"a {key} of the read-out that is not between its ends")
+        return cls(tuple(data["queries"]), data["store"], **tables)
 
 
 def find_lift(mapped: np.ndarray, own: np.ndarray, mean: np.ndarray, height: float) -> float | None:
@@ -265,7 +300,7 @@ _CONE = (
 )
 _POWER = 0.75  # of the cosine; benchmarks/readouts.py
 _FEWEST, _MOST_SCORED = 4, 500  # rows from which a lift is found
-_TABLES = ("height", "share", "back", "lift")
+_TABLES = ("height", "share", "back", "lift", "slope")
 LONGEST = 0.99  # length of the longest base, so that something of each row remains
 
 
@@ -279,53 +314,71 @@ def to_sphere(rows: Array, folded: Folded) -> Array:
     row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than the rounding of
     the product have no direction, and become the mean.
     """
-    eps = float(namespace(rows).finfo(rows.dtype).eps)
-    tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
     if not isinstance(rows, np.ndarray):
-        return _block_to_sphere(rows, folded, tiny)
+        eps = float(namespace(rows).finfo(rows.dtype).eps)
+        tiny = shortest_row(eps, rows.shape[1], float(np.linalg.norm(folded.offset)))
+        return _block_to_sphere(rows, folded, tiny * tiny)
+    ends = folded.ends_in(rows.dtype)
+    if len(rows) == 1 and (found := _row_to_sphere(rows[0], folded, ends)) is not None:
+        return found[None]
     out = np.empty_like(rows)
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
-        short = _ordinary_to_sphere(rows[part], folded, tiny, out[part])
+        short = _ordinary_to_sphere(rows[part], folded, ends, out[part])
         if short is not None:
-            out[part][short] = _block_to_sphere(rows[part][short], folded, tiny)
+            out[part][short] = _block_to_sphere(rows[part][short], folded, ends.short)
     return out
 
 
-def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, tiny: float, out: np.ndarray) -> np.ndarray | None:
+def _steps(squares: Any, along: Any, above: Any, folded: Folded, ends: Ends, larger: Callable[..., Any]) -> list[Any]:
+    """Return how often to add each row, the base and the axis, from squared lengths and parts along base and axis."""
+    k = folded.height
+    square = ends.square + k * above * (2 * ends.shared + k * above)
+    scale = LONGEST / larger(square, LONGEST**2) ** 0.5
+    size = (squares - above * above) ** 0.5
+    inner = (along - above * ends.shared) * scale / size
+    far = ((inner * inner + 1 - square * scale * scale) ** 0.5 - inner) / size
+    return [far, scale, k * scale * above - far * above]
+
+
+def _row_to_sphere(row: np.ndarray, folded: Folded, ends: Ends) -> np.ndarray | None:
+    """Return ``to_sphere`` of one row without the microseconds that reductions take; None if it is too short or long
+    for that.
+    """
+    squares, base, axis = float(row.dot(row)), *ends.rows
+    above = 0.0 if folded.axis is None else float(row.dot(axis))
+    rest = squares - above * above
+    if not (rest > max(ends.short, 1e-20) and rest > 1e-2 * squares and squares < 1e20):
+        return None
+    if folded.base is None:
+        return np.asarray(row / squares**0.5)
+    far, scale, more = _steps(squares, float(row.dot(base)), above, folded, ends, max)
+    out: np.ndarray = row * far
+    out += scale * base
+    if more:
+        out += more * axis
+    return out
+
+
+def _ordinary_to_sphere(rows: np.ndarray, folded: Folded, ends: Ends, out: np.ndarray) -> np.ndarray | None:
     """Write ``to_sphere``, a combination of each row, the base and the axis, in two passes over the rows; return which
     rows are too short or too long for that, None if there are none.
     """
-    squares = np.einsum("ij,ij->i", rows, rows)
-    if folded.base is None:
-        good = (squares > max(tiny * tiny, 1e-20)) & (squares < 1e20)
-        with np.errstate(all="ignore"):
-            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
-        return None if good.all() else ~good
-    base = folded.base.astype(rows.dtype)
-    along, above, scale = rows @ base, np.zeros(1, rows.dtype), np.ones(1, rows.dtype)
-    rest, inner, square = squares, along, float(base @ base)
-    if folded.axis is not None:
-        axis, k = folded.axis.astype(rows.dtype), folded.height
-        above = rows @ axis
-        shared = float(base @ axis)
-        rest, inner = squares - above * above, along - above * shared
-        square = square + k * above * (2 * shared + k * above)
-        scale = LONGEST / np.sqrt(np.maximum(square, LONGEST**2))
-        square = square * scale * scale
-    good = (rest > max(tiny * tiny, 1e-20)) & (rest > 1e-2 * squares) & (squares < 1e20)
+    squares, least = np.einsum("ij,ij->i", rows, rows), max(ends.short, 1e-20)
     with np.errstate(all="ignore"):
-        size = np.sqrt(rest)
-        inner = inner * scale / size
-        far = (np.sqrt(inner * inner + 1 - square) - inner) / size
-        np.multiply(rows, far[:, None], out=out)
-        if folded.axis is None:
-            out += base
+        if folded.base is None:
+            good = (squares > least) & (squares < 1e20)
+            np.multiply(rows, (1 / np.sqrt(squares))[:, None], out=out)
         else:
-            out += np.stack([scale, folded.height * scale * above - far * above], 1) @ np.stack([base, axis])
+            along, above = (rows @ ends.rows.T).T
+            rest = squares - above * above
+            good = (rest > least) & (rest > 1e-2 * squares) & (squares < 1e20)
+            far, scale, more = _steps(squares, along, above, folded, ends, np.maximum)
+            np.multiply(rows, far[:, None], out=out)
+            out += np.stack([scale, more], 1) @ ends.rows
     return None if good.all() else ~good
 
 
-def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
+def _block_to_sphere(rows: Array, folded: Folded, least: float) -> Array:
     xp = namespace(rows)
     base: Any = None if folded.base is None else cast_like(folded.base, rows)
     if folded.axis is not None:
@@ -342,6 +395,6 @@ def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
     if base is not None:
         along = xp.sum(out * base, axis=1, keepdims=True)
         out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base
-    if folded.mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
+    if folded.mean is not None and bool(xp.any(short := squares <= least)):
         out = xp.where(short[:, None], cast_like(folded.mean, out), out)
     return out

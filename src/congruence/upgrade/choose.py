@@ -248,7 +248,8 @@ class Quality(PlainData):
     """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
     ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
     mean square of the first one's length, relative to the second one's; ``slope``: of the second one's part along the
-    new mean on the first one's; ``lift``: ``congruence.maps.readout.find_lift``, 0 if unknown.
+    new mean on the first one's; ``lift``: ``congruence.maps.readout.find_lift``, 0 if unknown; ``means``: correlation
+    of old rows' parts along the old mean with new rows' along the new one.
     """
 
     cosine: tuple[float, float] = (0.0, 0.0)
@@ -256,6 +257,7 @@ class Quality(PlainData):
     slope: float = 1.0
     n_pairs: int = 0
     lift: float = 0.0
+    means: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -376,7 +378,7 @@ class _LeftOut:
     """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, folds: Iterable[Fold], candidate: Candidate) -> None:
-        found, lifts, parted = [], [], []
+        found, lifts, parted, along = [], [], [], []
         for test, kept, parts in folds:
             if len(X) - len(test) < 2:
                 continue
@@ -390,14 +392,22 @@ class _LeftOut:
             found.append([there, back])
             lifts.append(find_lift(mapped, y, kept.means[1], there.height))  # native rows too are unseen here
             parted.append((test, mapped, y))
+            along.append((x @ kept.means[0], y @ kept.means[1]))
         self.quality, self.rows = Quality(), np.zeros(0, np.intp)
         if parted:
             self.rows, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
             there, back = (Measured(*means) for means in np.mean(found, axis=0).tolist())
             known = [lift for lift in lifts if lift is not None]
             cosines = max(there.cosine, 0.0), max(back.cosine, 0.0)
+            old, new = map(np.concatenate, zip(*along, strict=True))
+            size = float(np.linalg.norm(old) * np.linalg.norm(new))
             self.quality = Quality(
-                cosines, (there.length, back.length), there.slope, len(self.rows), float(np.mean(known or 0.0))
+                cosines,
+                (there.length, back.length),
+                there.slope,
+                len(self.rows),
+                float(np.mean(known or 0.0)),
+                float(np.clip(old @ new / size, 0, 1)) if size > 0 else 0.0,
             )
 
     def cosines(self) -> np.ndarray:

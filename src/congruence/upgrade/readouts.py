@@ -23,9 +23,13 @@ def choose_readout(
     if isinstance(model, OrthogonalMap):
         fitted = set(model.moments_)
         names = fitted | set(model.modality_means_)
-    tables: list[dict[str, float]] = [{}, {}, {}, {}]
+    cosines: dict[str, float] = {}
+    height: dict[str, float] = {}
+    lift: dict[str, float] = {}
+    slope: dict[str, float] = {}
+    shares: list[dict[str, float]] = [{}, {}]
     for name in sorted(names):
-        for direction, table in ((0, tables[1]), (1, tables[2])):
+        for direction, table in enumerate(shares):
             cosine, length = quality.cosine[direction], quality.length[direction]
             rows = sides[direction].get(name)
             if name not in fitted and rows is not None and length > 0:
@@ -35,14 +39,18 @@ def choose_readout(
             cosine = min(1.0, cosine)
             table[name] = query_share(cosine, length)
             if direction == 0:
-                tables[0][name] = cosine * quality.slope
-        lift = quality.lift if name in fitted else None
-        if name not in fitted and queries == (name,):  # of other queries' lists, such rows already hold too much
-            lift = _lift_of(name, model, sides, tables[0][name])
-        if lift is not None:
-            tables[3][name] = lift
+                cosines[name], height[name] = cosine, cosine * quality.slope
+        old, new = (side.get(name) for side in sides)
+        if name in fitted:
+            lift[name] = quality.lift
+        elif old is not None and new is not None:
+            height[name] = cosines[name] ** 2
+            slope[name], found = _of_unpaired(
+                model.for_modality(name), _some(old), _some(new), quality.means, height[name]
+            )
+            lift |= {} if found is None else {name: found}
     unit = model.target_space_.normalized
-    return Readout(queries, "cone" if unit else "plain", *(tables if unit else ()))
+    return Readout(queries, "cone", height, *shares, lift, slope) if unit else Readout(queries, "plain")
 
 
 def read_as_store(
@@ -62,18 +70,29 @@ def read_as_store(
 def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> float:
     """Return the root mean square length of mapped rows without their mean, relative to that of the other model's."""
     matrix, mean = [(mapping.matrix, mapping.target_mean_), (mapping.matrix.T, mapping.source_mean_)][direction]
-    rows = rows[:: max(1, len(rows) // 2000)].astype(np.float64)
+    rows = _some(rows)
     typical = max(1 - float(mean @ mean), 1e-3)  # of unit rows
     return float(np.sqrt(np.square((rows - rows.mean(axis=0)) @ matrix).sum(axis=1).mean() / typical))
 
 
-def _lift_of(name: str, model: AffineMap, sides: Sequence[Mapping[Any, np.ndarray]], height: float) -> float | None:
-    """Return the lift of rows of a modality without pairs, of which both models' rows are known."""
-    there, (old, new) = model.for_modality(name), (side.get(name) for side in sides)
-    if old is None or new is None:
-        return None
-    mapped = (old.astype(np.float64) - there.source_mean_) @ there.matrix
-    return find_lift(mapped, new - there.target_mean_, there.target_mean_, height)
+def _some(rows: np.ndarray) -> np.ndarray:
+    """Return at most some 2,000 of the rows, evenly spaced, in float64."""
+    return np.asarray(rows[:: max(1, len(rows) // 2000)], dtype=np.float64)
+
+
+def _of_unpaired(
+    mapping: AffineMap, old: np.ndarray, new: np.ndarray, correlation: float, height: float
+) -> tuple[float, float | None]:
+    """Return ``slope`` and ``lift`` of a modality without pairs from rows of both models. What the pairs tell of its
+    rows' part along the new mean is little, or wrong; their part along the old mean tells more, as much as the pairs'.
+    """
+    old, new = old - mapping.source_mean_, new - mapping.target_mean_
+    axes = [mean / max(float(np.linalg.norm(mean)), 1e-12) for mean in (mapping.source_mean_, mapping.target_mean_)]
+    parts = [rows @ axis for rows, axis in zip((old, new), axes, strict=True)]
+    slope = min(correlation * float(parts[1].std() / max(float(parts[0].std()), 1e-12)), 100.0)
+    mapped = old @ mapping.matrix
+    mapped += np.outer(slope * parts[0] - mapped @ axes[1], axes[1])
+    return slope, find_lift(mapped, new, mapping.target_mean_, height)
 
 
 def read_queries(queries: str | Sequence[str] | None, model: AffineMap, fitted: str | None) -> tuple[str, ...]:
