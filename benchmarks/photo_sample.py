@@ -15,6 +15,7 @@ on which nothing was chosen, and measures each in one draw.
 
 from __future__ import annotations
 
+import base64
 import io
 import warnings
 from pathlib import Path
@@ -24,7 +25,6 @@ import numpy as np
 
 import congruence
 from common import arguments, write_json
-from congruence import LazySearch
 from congruence.datasets import load_sample
 from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.upgrade.progressive import Progressive
@@ -34,6 +34,12 @@ PHOTOS = 1500
 PAIRS = (100, 500, 1000)
 SHARES = (0.0, 0.04, 0.08, 0.1, 0.12, 0.16)
 UNSEEN = (0.0, 0.1, 0.2, 0.3)
+TITLES = (
+    "old vectors, as they are",
+    "mapped by 200 photos in both models",
+    "mapped, then 50 photos encoded for this query",
+    "all photos encoded by the new model",
+)
 
 Side = dict[str, Embeddings]
 
@@ -131,41 +137,27 @@ def measure_unseen(old: Side, new: Side, own: np.ndarray, draws: int) -> dict[st
 
 
 def draw(file: Path) -> None:
-    """Draw the first photos for an unseen name: the one with the median accuracy after mapping, in the first split."""
+    """Draw the search that ``congruence demo`` shows."""
     import matplotlib.pyplot as plt
     from PIL import Image
 
+    from congruence.cli._demo_photos import certify_sample, search_library, split_names
+
     sample = load_sample("photos")
-    old, new, own = sample_sides()
-    known, asked = (np.sort(half) for half in np.array_split(np.random.default_rng([0, 1]).permutation(100), 2))
-    texts, new_texts = old["text"].take(known), new["text"].take(known)
-    mapping = congruence.fit(texts, new_texts, means={"image": (old["image"], None)}, check=False)
-    queries, natively = new["text"].vectors[asked], new["image"].vectors
-    lazy = LazySearch(old["image"].vectors, mapping, lambda rows: natively[rows], budget=50, modality="image")
-    names, mapped = old["text"].ids[asked], lazy.rows.vectors.copy()
-
-    def first(rows: np.ndarray) -> np.ndarray:
-        return np.argsort(-(queries @ rows.T), axis=1)[:, :8]
-
-    right = (own[first(mapped)] == names[:, None]).mean(axis=1)
-    k = int(np.argsort(right, kind="stable")[len(right) // 2])
-    shown = {
-        "old vectors, as they are": first(old["image"].vectors)[k],
-        "mapped by 50 other names": first(mapped)[k],
-        "mapped, then 50 photos encoded for this query": np.asarray(lazy.search(queries[k], 8).ids),
-        "all photos encoded by the new model": first(natively)[k],
-    }
-    figure, axes = plt.subplots(len(shown), 8, figsize=(8, 4.9))
-    figure.subplots_adjust(0.01, 0.01, 0.99, 0.89, 0.04, 0.22)
-    for line, (name, ids) in zip(axes, shown.items(), strict=True):
-        for axis, photo in zip(line, ids, strict=True):
-            picture = Image.open(io.BytesIO(sample.thumbnails[old["image"].ids[photo]]))
+    known, asked = split_names(sample)
+    story = search_library(sample, certify_sample(sample, known).fit(), asked)
+    shown = [place for place in story["places"] if place["name"] != "old model"]
+    figure, axes = plt.subplots(len(shown), story["shown"], figsize=(10, 5.2))
+    figure.subplots_adjust(0.01, 0.01, 0.99, 0.9, 0.04, 0.32)
+    for line, place, title in zip(axes, shown, TITLES, strict=True):
+        for axis, photo in zip(line, place["found"], strict=True):
+            picture = Image.open(io.BytesIO(base64.b64decode(photo["picture"].partition(",")[2])))
             axis.imshow(picture.convert("RGB").resize((96, 96)))
             axis.set(xticks=[], yticks=[])
             for side in axis.spines.values():
-                side.set(color="C2" if own[photo] == names[k] else "C3", linewidth=2.5)
-        line[0].set_title(name, loc="left", fontsize=10)
-    figure.suptitle(f"New model's query \u201c{names[k]}\u201d, searched in", x=0.01, ha="left", fontsize=11)
+                side.set(color="C2" if photo["wanted"] else "C3", linewidth=2.5)
+        line[0].set_title(f"{title}: {place['right']} of {story['shown']}", loc="left", fontsize=10)
+    figure.suptitle(f"New model's query \u201c{story['query']}\u201d, searched in", x=0.01, ha="left", fontsize=11)
     figure.savefig(file, dpi=110, pil_kwargs={"quality": 80})
 
 

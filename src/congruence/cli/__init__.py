@@ -120,7 +120,13 @@ class _Command(PlainValues, TyperCommand):
                 continue
             if says := _as_setting(flag[2:].replace("-", "_"), value, following, self._settable()):
                 raise ParameterError(f"There is no option {flag} of {' '.join(_typed(ctx))}.", f"Type: {says}")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            error.ctx = error.ctx or ctx  # which the parser of the words does not know
+            if listed := getattr(self.callback, "without_value", {}).get(getattr(error, "option_name", None)):
+                raise listed() from None
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, unless an output of it is one of the files that it reads."""

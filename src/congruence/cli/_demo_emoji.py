@@ -26,13 +26,14 @@ _SCORES = {
 }
 
 
-#: Number of classes to fit on; what is shown meanwhile, and in how many steps; the page, and its name in the JSON.
+#: Number of classes to fit on by default; what is shown meanwhile, and in how many steps; the page, and its name in
+#: the JSON.
 SIZE = 800
 LABEL, STEPS, RENDER, PAGE = "fitting and measuring", 2, "render", "report"
 
 
 def run(
-    sample: Bundle, classes: int, seed: int, callback: Callable[[int], object]
+    sample: Bundle, classes: int | None, seed: int, callback: Callable[[int], object]
 ) -> tuple[OrthogonalMap, dict[str, Any], dict[str, Any]]:
     """Fit a map on the images of some classes, map texts by the same rotation, and score it on the other classes.
 
@@ -41,7 +42,7 @@ def run(
     from congruence.report import summarize
     from congruence.splits import Split
 
-    mapping = fit_on_images(sample, classes, seed)
+    mapping = fit_on_images(sample, SIZE if classes is None else classes, seed)
     table = seen_and_unseen(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
     callback(1)
     summary = summarize(mapping, sample, random_state=seed)

@@ -1,12 +1,10 @@
-"""``congruence demo``: a photo library is moved to a new model and back, and searched at each step."""
+"""``congruence demo``: a photo library is searched by names that the map has not seen, and moved there and back."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from congruence._utils.atomic import atomic_path, has_marker
 from congruence._utils.optional import require
 from congruence.cli._output import number, print_table, say, write_table
-from congruence.errors import MigrationError
+from congruence.errors import MigrationError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,27 +30,56 @@ MARKER, FORMAT = "sample.json", "congruence-photo-sample"
 _NAMES = {MARKER, "photos.lance", "photos.parquet"}
 _NAMES |= {f"{model}-{items}.parquet" for model in ("old", "new") for items in ("photos", "texts")}
 
-#: Number of searches shown, of which half are those that mapping degrades most; number of photos per search.
-EXAMPLES, SHOWN = 6, 5
+#: Number of first photos of each search; of photos that both models encode as pairs; that a lazy search encodes.
+SHOWN, PAIRS, BUDGET = 10, 200, 50
 
-#: Number of photos that both models encode for the certificate; share of the library that is re-embedded.
-ANCHORS, SIZE = 200, 0.1
+#: What is shown meanwhile, and in how many steps; the page, and its name in the JSON.
+LABEL, STEPS, RENDER, PAGE = "moving the library", 3, "render_story", "page"
 
-#: What is shown meanwhile, and in how many steps: the certificate and each search; the page, and its name in the JSON.
-LABEL, STEPS, RENDER, PAGE = "moving the library", 6, "render_story", "page"
+#: Where a search finds its photos, with what searches there.
+BEFORE = "old model", "the old model's query, its vectors"
+PLACES = {
+    "only the encoder changed": "the new model's query, the old model's vectors",
+    "mapped": f"the new model's query, vectors mapped by {PAIRS} pairs of photos",
+    "after a lazy search": f"the same, and the first {BUDGET} photos encoded when the query asks for them",
+    "re-embedded": "the new model's query, every photo encoded by the new model",
+}
 
 
 def run(
-    sample: Bundle, share: float, seed: int, callback: Callable[[int], object]
+    sample: Bundle, query: str | None, seed: int, callback: Callable[[int], object]
 ) -> tuple[Map, dict[str, Any], dict[str, Any]]:
-    """Certify the change, and move the library; return the map, the page's story, and the same without pictures."""
-    certificate = certify_sample(sample, random_state=seed)
+    """Check the change, search by names that were kept out of it, and move the library; return the map, the page's
+    story, and the same without pictures.
+    """
+    known, asked = split_names(sample)
+    if query is not None and query not in asked.tolist():
+        raise unknown_name(f"There is no vector for {query!r}: the sample has names, and no encoder for free text.")
+    certificate = certify_sample(sample, known, random_state=seed)
     callback(1)
     mapping = certificate.fit()
-    story = move_library(sample, mapping, share=share, random_state=seed, callback=callback)
-    story["certificate"] = certified(certificate)
-    story["by_use"] = search_by_use(sample, mapping, story["examples"][0]["text"])
-    return mapping, story, {key: value for key, value in story.items() if key not in ("examples", "by_use")}
+    story = search_library(sample, mapping, asked, query)
+    callback(1)
+    story |= move_library(sample, mapping, asked) | {"certificate": certified(certificate)}
+    callback(1)
+    shown = [{key: value for key, value in place.items() if key != "found"} for place in story["places"]]
+    return mapping, story, story | {"places": shown}
+
+
+def split_names(sample: Bundle) -> tuple[np.ndarray, np.ndarray]:
+    """Return the names that the check may use, and those that only search: neither map nor check has seen them."""
+    import numpy as np
+
+    names = sample.source["text"].ids
+    halves = np.array_split(np.random.default_rng([0, 1]).permutation(len(names)), 2)  # as benchmarks/photo_sample.py
+    return names[np.sort(halves[0])], names[np.sort(halves[1])]
+
+
+def unknown_name(problem: str = "Option '--query' requires a name.") -> ParameterError:
+    """Return the error that lists the names one may search for."""
+    from congruence.datasets import load_sample
+
+    return ParameterError(problem, f"Pass one of: {', '.join(split_names(load_sample('photos'))[1])}.")
 
 
 def has_lancedb() -> bool:
@@ -157,16 +184,14 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
         return sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
 
 
-def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
-    """Certify the change of models from some photos that both models have encoded, and the class names, which are the
-    fixed list that this library is searched by.
-    """
+def certify_sample(sample: Bundle, names: np.ndarray, *, random_state: int = 0) -> Certificate:
+    """Certify the change of models from some photos that both have encoded, for searches by these names."""
     from congruence.upgrade.certify import certify, split_anchors
 
-    sides = sample.side("source"), sample.side("target")
-    pairs, queries = split_anchors(*sides, ANCHORS, by_class=True, random_state=random_state)
-    labels = sample.classes["image"]
-    return certify(*pairs, queries=queries, labels=labels, seen=True, random_state=random_state, data="photos")
+    old, new = sample.source, sample.target
+    pairs, rest = split_anchors({"image": old["image"]}, {"image": new["image"]}, PAIRS, random_state=random_state)
+    texts = old["text"].take(names), new["text"].take(names)
+    return certify(*pairs, queries=rest, text_queries=texts, random_state=random_state, data="photos")
 
 
 def certified(certificate: Certificate) -> dict[str, Any]:
@@ -179,113 +204,53 @@ def certified(certificate: Certificate) -> dict[str, Any]:
         found = {name: getattr(score, name, None) for name in ("value", "low", "high")}
         costs.append({"name": name_strategy(cost["strategy"], share), "share": share} | found)
     verdict = certificate.verdict
-    return {"anchors": ANCHORS, "headline": verdict.headline, "reason": verdict.reason, "costs": costs}
+    told = {"pairs": PAIRS, "measure": certificate.task, "headline": verdict.headline, "reason": verdict.reason}
+    return told | {"costs": costs}
 
 
-def move_library(
-    sample: Bundle,
-    mapping: Map,
-    *,
-    share: float = 0.1,
-    random_state: int = 0,
-    callback: Callable[[int], object] | None = None,
-) -> dict[str, Any]:
-    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each
-    of five steps, after which ``callback`` is called with 1.
-
-    The sample's vectors of the new model take the place of encoding photos. Returns what
-    ``congruence.report.render_story`` expects, except for ``certificate``.
+def search_library(sample: Bundle, mapping: Map, asked: np.ndarray, query: str | None = None) -> dict[str, Any]:
+    """Search the old, mapped, lazily re-embedded and re-embedded photos by each of the ``asked`` names; return the
+    scores of all, and the photos found for one, by default the one whose scores are nearest to the average.
     """
     import numpy as np
 
-    from congruence.databases import open_database
-    from congruence.upgrade.migrate import Migration
-    from congruence.upgrade.migrate.stages import reembed
+    from congruence import LazySearch
+    from congruence.metrics import nearest
 
-    old, new, names = sample.source, sample.target, sample.source["text"].ids
-    texts = {model: side["text"].vectors.astype(np.float32) for model, side in (("old", old), ("new", new))}
-    steps: list[dict[str, Any]] = []
-    hits: list[list[list[str]]] = []
+    old, new = sample.source, sample.target
+    photos, own = old["image"], sample.class_of("image", old["image"].ids)
+    native = new["image"].take(photos.ids).vectors
+    queries = {model: side["text"].take(asked).vectors for model, side in (("old", old), ("new", new))}
 
-    def accuracy(ids: np.ndarray, vectors: np.ndarray, model: str = "new") -> float:
-        """Return the share of photos whose nearest name is that of their class."""
-        nearest = (vectors.astype(np.float32) @ texts[model].T).argmax(axis=1)
-        return float((names[nearest] == sample.class_of("image", ids)).mean())
+    def first(vectors: np.ndarray, model: str = "new") -> np.ndarray:
+        return nearest(queries[model], SHOWN, vectors)
 
-    def search(name: str, note: str, model: str) -> None:
-        hits.append(library.find(texts[model], SHOWN))
-        first = sample.class_of("image", np.array([photos[0] for photos in hits[-1]])) == names
-        found = accuracy(*library.vectors(), model)
-        steps.append({"name": name, "note": note, "accuracy": found, "first": float(first.mean())})
-        if callback:
-            callback(1)
+    def first_of_lazy(text: np.ndarray) -> np.ndarray:
+        search = LazySearch(photos.vectors, mapping, lambda k: native[k], BUDGET, modality="image", check=False)
+        return search.search(text, SHOWN).ids  # a new one for each name, so that none gains by another's photos
 
-    with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
-        library = Library(_photos(sample), Path(folder))
-        search("before", "the old model's texts, its vectors", "old")
-        search("only the encoder changed", "the new model's texts, the old model's vectors", "new")
-        database = open_database(str(library.path))
-        with Migration(database, mapping, journal=Path(folder) / "journal", modality="image") as migration:
-            migration.run()
-            verify_and_switch(migration)
-            search("mapped", f"the new model's texts, vectors mapped from {ANCHORS} photos in both models", "new")
-            if not library.live:  # a switch replaces the whole file, so rows are re-embedded before it
-                migration.rollback()
-            stages = [{"share": 0.0, "value": steps[-1]["accuracy"]}]
-            budget = round(share * len(old["image"]))
-            for part in range(1, 6):
-                plan = reembed(
-                    migration, lambda ids: new["image"].take(ids).vectors, texts=old["text"], new_texts=new["text"],
-                    size=max(1, round(budget / 5)), budget=round(budget * part / 5), random_state=random_state,
-                )  # fmt: skip
-                if library.live or part == 5:
-                    if not library.live:
-                        verify_and_switch(migration)
-                    stages.append({"share": float(plan.embedded.mean()), "value": accuracy(*library.vectors())})
-            embedded = int(plan.embedded.sum())
-            search("re-embedded", f"{embedded:,} photos encoded by the new model, the others mapped", "new")
-            rolled = migration.rollback()
-            search("rolled back", "the old model's texts, its vectors again", "old")
-        library.table = None
-    return {
-        "rows": len(old["image"]),
-        "names": len(names),
-        "store": "LanceDB table" if library.live else "Parquet file",
-        "models": dict(sample.info["models"]),
-        "photos_of_each_model": sample.info["photos_of_each_model"],
-        "share": embedded / len(old["image"]),
-        "embedded": embedded,
-        "steps": steps,
-        "new_model": accuracy(new["image"].ids, new["image"].vectors),
-        "stages": stages,
-        "examples": _examples(sample, names, steps[:4], hits[:4], random_state),
-        "identical": rolled["identical"],
-        "same_lists": hits[0] == hits[-1],
-        "licences": list(sample.info["licences"]),
-    }
-
-
-def _examples(
-    sample: Bundle, names: np.ndarray, steps: list[dict[str, Any]], hits: list[list[list[str]]], random_state: int
-) -> list[dict[str, Any]]:
-    """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
-    import numpy as np
-
-    classes, photo = sample.classes["image"], partial(_photo, sample)
-    sizes = Counter(classes.values())
-    candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
-    right = np.array([[sum(classes[i] == names[k] for i in found[k]) for k in range(len(names))] for found in hits])
-    harmed = sorted(candidates, key=lambda k: int(right[2, k] - right[0, k]))[: EXAMPLES // 2]
-    others = [k for k in np.random.default_rng(random_state).permutation(candidates).tolist() if k not in harmed]
-
-    examples = []
-    for k in [*harmed, *others[: EXAMPLES - len(harmed)]]:
-        shown = [
-            {"name": step["name"], "right": int(right[j, k]), "found": [photo(i, names[k]) for i in hits[j][k]]}
-            for j, step in enumerate(steps)
-        ]
-        examples.append({"text": str(names[k]), "harmed": k in harmed, "steps": shown})
-    return examples
+    mapped = mapping.transform_embeddings(photos).vectors
+    found = [first(photos.vectors, "old"), first(photos.vectors), first(mapped)]
+    found += [np.array([first_of_lazy(text) for text in queries["new"]]), first(native)]
+    right = [own[rows] == asked[:, None] for rows in found]
+    same = [(rows[:, :, None] == found[-1][:, None]).any(axis=2) for rows in found]
+    scores = np.array([hits.mean(axis=1) for hits in (*right, *same)])
+    unusual = abs(scores - scores.mean(axis=1, keepdims=True)).sum(axis=0)
+    k = int(unusual.argmin()) if query is None else asked.tolist().index(query)
+    places = [
+        {
+            "name": name, "note": note, "encoded": encoded,
+            "right": int(hits[k].sum()), "same": int(agree[k].sum()),
+            "precision": float(hits.mean()), "overlap": float(agree.mean()),
+            "found": [_photo(sample, one, asked[k]) for one in photos.ids[rows[k]]],
+        }
+        for (name, note), encoded, rows, hits, agree in zip(
+            (BEFORE, *PLACES.items()), (0, 0, 0, BUDGET, len(photos)), found, right, same, strict=True
+        )
+    ]  # fmt: skip
+    facts = {"query": str(asked[k]), "chosen": query is not None, "rows": len(photos), "names": len(asked)}
+    models = {"models": dict(sample.info["models"]), "photos_of_each_model": sample.info["photos_of_each_model"]}
+    return facts | models | {"shown": SHOWN, "places": places, "licences": list(sample.info["licences"])}
 
 
 def _photo(sample: Bundle, name: str, wanted: str) -> dict[str, object]:
@@ -295,45 +260,53 @@ def _photo(sample: Bundle, name: str, wanted: str) -> dict[str, object]:
     return {"text": of_class, "picture": data_uri(sample.thumbnails.get(name)), "wanted": bool(of_class == wanted)}
 
 
-def search_by_use(sample: Bundle, mapping: Map, text: str) -> dict[str, Any]:
-    """Search the mapped library for a class name by the map, after its first lazy search, and after ten; return what is
-    found at each step, and how much of it the new model finds, too.
+def move_library(sample: Bundle, mapping: Map, asked: np.ndarray) -> dict[str, Any]:
+    """Map a table of the old model's photo vectors, switch, search it by the ``asked`` names, and roll back; return
+    the kind of table, the share of the right photos found at each step, and whether everything is back as it was.
     """
-    from congruence import LazySearch
+    import numpy as np
 
-    new, texts = sample.target["image"], sample.target["text"]
-    asked = dict(zip(texts.ids.tolist(), texts.vectors.astype("float32"), strict=True))
-    others = [name for name in asked if name != text][:9]
-    search = LazySearch(sample.source["image"], mapping, lambda ids: new.take(ids).vectors, check=False)
-    own = {new.ids[row] for row in (new.vectors.astype("float32") @ asked[text]).argsort()[-SHOWN:]}
-    steps: list[dict[str, Any]] = []
-    for step, names in {"by the map": [], "after its first search": [text], "after ten searches": others}.items():
-        search.limit = None
-        for name in names:
-            search.search(asked[name], SHOWN)
-        search.limit = 0
-        found = search.search(asked[text], SHOWN).ids.tolist()
-        facts = {"name": step, "encoded": search.rows.n_native, "same": len(own & {*found})}
-        shown = [_photo(sample, one, text) for one in found]
-        steps.append({**facts, "right": sum(bool(one["wanted"]) for one in shown), "found": shown})
-    return {"text": text, "steps": steps}
+    from congruence.databases import open_database
+    from congruence.upgrade.migrate import Migration
+
+    texts = [side["text"].take(asked).vectors.astype(np.float32) for side in (sample.source, sample.target)]
+    with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
+        library = Library(_photos(sample), Path(folder))
+        before = library.find(texts[0], SHOWN)
+        database = open_database(str(library.path))
+        with Migration(database, mapping, journal=Path(folder) / "journal", modality="image") as migration:
+            migration.run()
+            verify_and_switch(migration)
+            mapped = library.find(texts[1], SHOWN)
+            rolled = migration.rollback()
+            after = library.find(texts[0], SHOWN)
+        store, library.table = "LanceDB table" if library.live else "Parquet file", None
+
+    def precision(found: list[list[str]]) -> float:
+        classes = sample.classes["image"]
+        return float(np.mean([[classes[i] == name for i in ids] for ids, name in zip(found, asked, strict=True)]))
+
+    steps = {"before": precision(before), "switched": precision(mapped), "rolled back": precision(after)}
+    return {"store": store, "steps": steps, "identical": rolled["identical"], "same_lists": before == after}
 
 
 def tell(_: Bundle, story: dict[str, Any], result: dict[str, Any]) -> None:
-    """Print the scores of each step, and the result of the rollback."""
+    """Print what each search finds, and the result of the rollback."""
     say(
-        f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
-        f"{result['names']} class names, which both models know."
+        f"{result['rows']:,} photos that neither model has seen, searched by {result['names']} names that the map has "
+        "not seen."
     )
-    say(f"Certificate, from {ANCHORS} photos encoded by both models: {result['certificate']['headline']}.")
+    say(f"Certificate, from {PAIRS} photos encoded by both models: {result['certificate']['headline']}.")
     print()
-    rows = [[step["name"], number(step["accuracy"]), number(step["first"])] for step in result["steps"]]
-    rows.append(["all re-embedded (not done here)", number(result["new_model"]), "–"])
-    print_table("the library at each step", ["", "photos nearest to their name", "first photo found is right"], rows)
+    rows = [
+        [one["name"], f"{one['encoded']:,}", str(one["right"]), number(one["precision"]), number(one["overlap"])]
+        for one in result["places"]
+    ]
+    header = ["", "photos encoded", f"“{result['query']}”", "all names", "as by the new model"]
+    print_table(f"right ones among the first {SHOWN} photos", header, rows)
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
-    by_use = story["by_use"]
-    found = (f"{one['same']} {one['name']} ({one['encoded']:,} photos encoded)" for one in by_use["steps"])
-    say(f"“{by_use['text']}” finds, of the new model's {SHOWN} first photos, {', '.join(found)}.")
     same = result["identical"] and result["same_lists"]
+    steps = ", ".join(f"{name} {number(value)}" for name, value in result["steps"].items())
+    print(f"The {result['store']} itself, all names: {steps}.")
     print(f"Rolled back: {'bit for bit the old vectors, and the same results' if same else 'NOT the same'}.")

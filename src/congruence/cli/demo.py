@@ -1,4 +1,4 @@
-"""``congruence demo``: move a photo library to a new model, or test the paper's claim on emoji; offline, in seconds."""
+"""``congruence demo``: search a photo library and move it, or test the paper's claim on emoji; offline, in seconds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def demo(
     sample: str = option("photos", "photos: move a library to a new model. emoji: one map for pictures and texts."),
     out: str | None = option(None, "HTML page to write: demo.html, or report.html for emoji.", "--out", "-o"),
     files: str | None = option(None, "Photos: only write the sample as files into this folder."),
-    share: float | None = option(None, "Photos: share of the library to re-embed; .1 by default."),
+    query: str | None = option(None, "Photos: name to search for; without one, the names are listed."),
     classes: int | None = option(None, "Emoji: number of classes to fit on, by their images; 800 by default."),
     seed: Seed = 0,
     save_map: str | None = option(None, "Folder to save the map to."),
     report: bool = option(True, "Write the HTML page."),
     as_json: Json = False,
 ) -> None:
-    """Move a photo library to a new model: check, map, switch, re-embed the worst tenth, roll back; and write a
-    page that shows each step.
+    """Search a photo library in the old index, mapped, lazily re-embedded and re-embedded; move it to the new model and
+    back; and write a page that shows the photos found.
 
-    Example: congruence demo
+    Example: congruence demo --query "water lilly"
 
     All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the
     extra lancedb, a Parquet file) in a temporary folder.
@@ -37,7 +37,7 @@ def demo(
     from congruence.datasets import SAMPLES, load_sample
 
     photos = check_choice(sample, SAMPLES, "sample") == "photos"
-    foreign = {"--files": files is not None, "--share": share is not None}
+    foreign = {"--files": files is not None, "--query": query is not None}
     if photos:
         foreign = {"--classes": classes is not None}
     other = "emoji" if photos else "photos"
@@ -47,17 +47,14 @@ def demo(
     if files is not None:
         _write_files(files, as_json)
         return
-    if share is not None and not 0.01 <= share <= 1:
-        raise ParameterError(f"Got --share {share:g}; expected .01 to 1.", "Pass --share .1, for example.")
     if page is not None:
         check_output(page, force=True)
     shown: Any = import_module(f"congruence.cli._demo_{sample}")
-    size = shown.SIZE if share is None and classes is None else share or classes
     data = load_sample(sample)
     # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than
     # computing.
     with threadpool_limits(1), progress(shown.LABEL, shown.STEPS, as_json) as callback:
-        mapping, told, result = shown.run(data, size, seed, callback or (lambda _: None))
+        mapping, told, result = shown.run(data, query if photos else classes, seed, callback or (lambda _: None))
     if save_map is not None:
         mapping.save(save_map)
     if page is not None:
@@ -79,3 +76,12 @@ def _write_files(folder: str, as_json: bool) -> None:
     check_output(folder, force=True, directory=True, foreign=why_not_replaced)
     names = write_files(load_sample("photos"), folder)
     print_json({"folder": folder, "files": names}) if as_json else say(f"{folder}: {', '.join(names)}")
+
+
+def _list_names() -> ParameterError:
+    from congruence.cli._demo_photos import unknown_name
+
+    return unknown_name()
+
+
+demo.without_value = {"--query": _list_names}  # type: ignore[attr-defined]

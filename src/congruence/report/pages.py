@@ -92,26 +92,14 @@ def render_migration(summary: Mapping[str, Any], *, reembedding: Mapping[str, An
 
 
 def render_story(story: Mapping[str, Any]) -> str:
-    """Return the page of ``congruence demo``, which shows each step of the migration of a photo library.
+    """Return the page of ``congruence demo``: a search of a photo library by the old model, mapped and re-embedded.
 
-    ``story`` has ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models``
-    (text); ``certificate``: ``headline``, ``reason``, ``anchors`` and ``costs``; ``steps``: before, encoder changed,
-    mapped, re-embedded and rolled back, each with ``name``, ``note``, ``accuracy`` (share of photos whose nearest name
-    is that of their class) and ``first`` (share of names whose first hit is of their class); ``new_model``: accuracy;
-    ``stages``: ``share`` re-embedded and ``value`` of accuracy; ``examples`` of searches: ``text``, ``harmed`` (chosen
-    because mapping degrades it) and the ``found`` photos of each step, each with ``text``, ``picture`` (data URI) and
-    ``wanted``; ``by_use``: ``text`` and ``steps`` of a search whose rows are re-embedded when it asks for them;
-    ``identical`` and ``same_lists``: whether the rollback restored vectors and results; ``licences``.
+    ``story`` has ``query`` (the name searched for) and ``chosen`` (whether by the user); ``rows``, ``names`` and
+    ``shown`` (counts of photos, names and first photos); ``places`` of the search, each with ``name``, ``note``,
+    ``encoded`` (photos), ``right`` and ``same`` (of those shown: of the class, and those of the new model),
+    ``precision`` and ``overlap`` (the same, of all names) and the photos ``found``, each with ``text``, ``picture``
+    (data URI) and ``wanted``; ``certificate``: ``headline``, ``reason``, ``pairs``, ``measure`` and ``costs``;
+    ``store`` (text) and its ``steps`` (precision by name), ``identical`` and ``same_lists``: whether the rollback
+    restored vectors and results; ``models``, ``photos_of_each_model`` and ``licences``.
     """
-    picture = {
-        "metric": "accuracy",
-        "stages": [{**stage, "low": stage["value"], "high": stage["value"]} for stage in story["stages"]],
-        "forecast": [],
-        "lines": {"new model": story["new_model"], "old model": story["steps"][0]["accuracy"]},
-    }
-    return fill(
-        "story.html",
-        s={**story, "version": __version__},
-        steps={step["name"]: step for step in story["steps"]},
-        picture=svg(draw_progress, picture, title="accuracy by the share of photos that is re-embedded"),
-    )
+    return fill("story.html", s={**story, "version": __version__})
