@@ -27,6 +27,7 @@ from congruence._utils.atomic import remove_folder as remove_folder
 from congruence._utils.atomic import temporary_path as temporary_path
 from congruence._utils.atomic import why_foreign as why_foreign
 from congruence._utils.optional import require
+from congruence._utils.plain import as_plain
 from congruence._utils.refusals import describe_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
@@ -59,7 +60,7 @@ def write_folder(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "congruence_version": __version__,
-        **{str(key): _plain(value) for key, value in config.items()},
+        **as_plain(config, strict=True),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     content["numbers_sha256"] = numbers_digest(content)
@@ -161,17 +162,6 @@ def _read_file(file: Path, most: int | None = None) -> bytes:
         raise CorruptFileError(f"Got no {file.name} in {file.parent}; expected a saved map.", fix) from None
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {file}")) from error
-
-
-def _plain(value: object) -> object:
-    """Return plain data that strict JSON can hold: NumPy scalars become numbers, NaN and infinity become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from congruence._utils.display import short
 from congruence._utils.ids import id_rows
+from congruence._utils.plain import as_plain
 from congruence._utils.validation import check_same_rows
 from congruence._utils.yaml import find_line, parse_yaml, read_yaml
 from congruence.embeddings import Embeddings, Pairs, Space
@@ -138,7 +139,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain data, in the form that ``make_recipe`` accepts."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: as_plain(getattr(self, f.name)) for f in fields(self)}
 
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:
@@ -173,22 +174,13 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], locate: Callab
     entries = {"method": "self_trained", **entries}
     if "pairs" not in entries:
         raise ParameterError("Got a recipe without 'pairs'.", "Add it to the recipe, or pass `pairs=…`.")
-    plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
+    plain: dict[str, Any] = as_plain(entries)
     for name in ("unpaired_source", "unpaired_target"):
         if isinstance(plain.get(name), str):
             plain[name] = [plain[name]]
     _check_entries(plain, lambda *keys: "" if {keys[:1], keys[:2]} & replaced else locate(*keys))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     return Recipe(**plain)
-
-
-def _plain(value: object) -> object:
-    """Return a value as plain data: mappings, lists and numbers of Python."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 # ------------------------------------------------------------------ what entries may be: YAML has yes, 1, 1.0 and "1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.display import visible, visible_json
 from congruence._utils.optional import require
+from congruence._utils.plain import as_plain
 from congruence._utils.progress import progress_bar
 from congruence.cli._ending import knows_unicode
 from congruence.errors import ParameterError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def print_json(data: object) -> None:
     """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
-    text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
+    text = json.dumps(as_plain(data, strict=True), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
     print(visible_json(text))
 
 
@@ -56,16 +56,6 @@ def by_side(data: Any, words: Mapping[str, str] = OLD_NEW) -> Any:
         return data
     out = {side_words(key, words): by_side(value, words) for key, value in data.items()}
     return out | {name: side_words(out[name], words) for name in ("query", "against") if isinstance(out.get(name), str)}
-
-
-def _plain(data: object) -> object:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data
 
 
 def say(*lines: str) -> None:

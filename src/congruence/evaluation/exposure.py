@@ -15,6 +15,7 @@ from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
 from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.paired_tests import wilson
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import OrthogonalMap, UnpairedMap
 from congruence.metrics.search import neighbor_overlap
@@ -209,10 +210,8 @@ def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: 
         parts.append((times * (weights @ hits.T)).sum(axis=1) / (times * (weights @ searched.T)).sum(axis=1))
     shares = np.concatenate(parts)
     low, high = np.quantile(shares, [0.025, 0.975])
-    share, m, z = hits.sum() / searched.sum(), searched.sum() / len(draws), 1.959964
-    middle = (share + z**2 / (2 * m)) / (1 + z**2 / m)
-    half = z * np.sqrt(share * (1 - share) / m + z**2 / (4 * m**2)) / (1 + z**2 / m)
-    return float(min(low, max(middle - half, 0.0))), float(max(high, min(middle + half, 1.0)))
+    least, most = wilson(hits.sum() / searched.sum(), searched.sum() / len(draws), 0.95)
+    return float(min(low, least)), float(max(high, most))
 
 
 #: Number of neighbors whose mean similarity corrects for hubs.

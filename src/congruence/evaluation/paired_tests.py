@@ -1,6 +1,11 @@
-"""Tests of paired differences: exact McNemar test, sign flips, a bootstrap over groups, and Holm's correction."""
+"""Tests of paired differences: exact McNemar test, sign flips, a bootstrap over groups, and Holm's correction.
+
+Beside them Wilson's interval of a rate.
+"""
 
 from __future__ import annotations
+
+from statistics import NormalDist
 
 import numpy as np
 
@@ -80,6 +85,19 @@ def bootstrap_intervals(
     unseen = (1 - ((1 - level) / 2) ** (1 / g)) * largest
     ends[:, none] = np.stack([-unseen, unseen])[:, none]
     return np.asarray(ends)
+
+
+def wilson(rate: np.ndarray, trials: np.ndarray | float, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the interval of a rate of independent trials (Wilson 1927), which may be any number above zero.
+
+    >>> low, high = wilson(np.array(0.5), 100, 0.95)
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.404, 0.596)
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * np.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    return np.clip(np.minimum(middle - half, rate), 0, 1), np.clip(np.maximum(middle + half, rate), 0, 1)
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:

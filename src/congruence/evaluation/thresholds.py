@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.evaluation.judgments import Judgments
+from congruence.evaluation.paired_tests import wilson
 
 #: Maximum numbers of queries and of pairs; if there are more, queries and rows of the index are sampled.
 MOST_QUERIES, MOST_PAIRS = 2000, 4_000_000
@@ -192,28 +192,24 @@ def fit_thresholds(
             return [np.zeros(len(points))] * 5
         plain = above.sum(axis=1) / total.sum()
         drawn = (weights @ above[2]) / np.maximum(weights @ total, 1)[:, None]
-        return [*plain, *_wilson(plain[2], drawn.var(axis=0), total)]
+        return [*plain, *_intervals(plain[2], drawn.var(axis=0), total)]
 
     table = np.stack([points, values, *rates(passed[0], n_irrelevant), *rates(passed[1], n_relevant)])
     return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
 
 
-def _wilson(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _intervals(rates: np.ndarray, variance: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Wilson's intervals of rates, at the numbers of independent pairs that their variances imply.
 
     Where all pairs pass, or none, the sample shows no variance: there the pairs of a query count as they do at the
     threshold where they depend on each other most, or as one if no threshold shows it.
     """
-    z, n = NormalDist().inv_cdf((1 + LEVEL) / 2), float(total.sum())
     spread = rates * (1 - rates)
     known = (variance > 0) & (spread > 0)
     trials = np.divide(spread, variance, out=np.full(len(rates), float(np.count_nonzero(total))), where=known)
     if known.any():
         trials[~known] = trials[known].min()
-    trials = np.minimum(trials, n)
-    middle = (rates + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
-    return np.clip(np.minimum(middle - half, rates), 0, 1), np.clip(np.maximum(middle + half, rates), 0, 1)
+    return wilson(rates, np.minimum(trials, float(total.sum())), LEVEL)
 
 
 def _pool(scores: np.ndarray) -> np.ndarray:

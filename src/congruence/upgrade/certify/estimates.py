@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.stats import t
 
+from congruence.evaluation.paired_tests import group_sums, wilson
 from congruence.upgrade.progressive.meter import Estimate
 
 if TYPE_CHECKING:
@@ -27,14 +28,9 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
     Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", the robust variance.
     """
     n = len(influence)
-    centered = influence - influence.mean(axis=0)
-    if groups is not None:
-        codes = np.unique(groups, return_inverse=True)[1]
-        sums = np.zeros((int(codes.max()) + 1, centered.shape[1]))
-        np.add.at(sums, codes, centered)
-        centered = sums
-    count = len(centered)
-    return np.asarray(centered.T @ centered * (count / max(count - 1, 1)) / n**2)
+    sums, _ = group_sums(influence - influence.mean(axis=0), groups)
+    count = len(sums)
+    return np.asarray(sums.T @ sums * (count / max(count - 1, 1)) / n**2)
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -94,7 +90,6 @@ def rate_interval(
     small expected number of positive counts".
     """
     n = len(influence)
-    z = float(norm.ppf((1 + level) / 2))
     variance = float(covariance(influence[:, None], groups)[0, 0]) if n > 1 else 0.0
     spread = rate * (1 - rate)
     # At most as many trials as the groups have: if all are hits, or none, the influence shows no spread.
@@ -102,9 +97,8 @@ def rate_interval(
     trials = min(most, spread / variance) if variance > 0 and spread > 0 else most
     if groups is not None and n > 1:  # a variance estimated from few groups is itself uncertain
         trials *= float(t.ppf((1 + level) / 2, n - 1) / t.ppf((1 + level) / 2, freedom(n, groups))) ** 2
-    middle = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
-    return float(min(max(0.0, middle - half), rate)), float(max(min(1.0, middle + half), rate))
+    low, high = wilson(np.asarray(rate), trials, level)
+    return float(low), float(high)
 
 
 def ratio_interval(
