@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-
 #: Debian's PostgreSQL 15, into which pgvector was installed from its source (``make install``).
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 HAS_15 = Path("/usr/share/postgresql/15/extension/vector.control").is_file() and (DEBIAN_15 / "initdb").is_file()
