@@ -226,8 +226,16 @@ def shards(folder: Path, count: int, slurm: bool) -> dict:
             sys.exit("a task failed")
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     rows = sum(pq.read_metadata(file).num_rows for file in (folder / "out-shards").glob("*.parquet"))
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"what": "shards", "tasks": count, "slurm": slurm, "rows": rows, "seconds": seconds, "processor": spent}
+    own_jobs = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    spent = None if slurm else own_jobs
+    return {
+        "what": "shards",
+        "tasks": count,
+        "slurm": slurm,
+        "rows": rows,
+        "seconds": seconds,
+        "processor": None if slurm else spent,
+    }
 
 
 def main() -> None:

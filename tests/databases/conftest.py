@@ -7,6 +7,7 @@ import pytest
 #: Tests of the contract that are long for a ``slow`` database: of the fast ones, some of each kind run them always.
 LONG = (
     "test_a_discard_that_was_killed_at_its_end_is_completed",
+    "test_a_lazy_search_writes_the_rows_that_it_encodes",
     "test_a_step_that_fails_on_the_way_is_done_or_not",
     "test_a_store_is_the_same_by_every_path_to_it",
     "test_a_table_that_the_application_emptied",

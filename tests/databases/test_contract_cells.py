@@ -1,8 +1,9 @@
 """The tables of docs/reference/databases.md say what the contract's tests check."""
 
+import re
 from pathlib import Path
 
-from database_contract import BETWEEN, CELLS
+from database_contract import BETWEEN, BY_PLAN, CELLS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "databases.md"
 
@@ -12,6 +13,9 @@ def test_the_tables_say_what_is_tested():
     heads: list[str] = []
     between: dict[str, list[tuple[str | None, ...]]] = {}
     for line in PAGE.read_text(encoding="utf-8").split(":::")[0].splitlines():
+        if everywhere := re.fullmatch(r"- ([\w-]+), (kept|refused): (.*)", line):
+            kind, what, made = everywhere.groups()
+            between.setdefault(kind, []).extend((one, *[what] * 4) for one in made.split("; "))
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
         if not cells or set(cells[0]) == {"-"}:
             continue
@@ -22,7 +26,10 @@ def test_the_tables_say_what_is_tested():
             kind, _, what = cells[0].partition(": ")
             between.setdefault(kind, []).append((what, *(None if cell == "–" else cell for cell in cells[1:])))
             continue
-        words = {head: cell for head, cell in zip(heads, cells[1:], strict=True) if cell != "does not exist there"}
-        said[cells[0]] = said.get(cells[0], {}) | words
+        row = zip(heads, cells[1:], strict=True)
+        words = {head: {"plan": BY_PLAN}.get(cell, cell) for head, cell in row if cell != "–"}
+        for kind in CELLS if cells[0] == "each" else [cells[0]]:
+            said[kind] = said.get(kind, {}) | words
     assert said == CELLS
-    assert between == {kind: list(made.values()) for kind, made in BETWEEN.items()}
+    wanted = {kind: {*made.values()} for kind, made in BETWEEN.items()}
+    assert {kind: {*made} for kind, made in between.items()} == wanted

@@ -1,4 +1,4 @@
-"""The official openai library against a server on this machine that answers, and fails, as ordered, like four services."""
+"""The official openai library against a server on this machine that answers, and fails, like four services."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The array of tasks in ``examples/cluster``: its script, a Slurm cluster if there is one, and the manifest of a Job."""
+"""The array of tasks in ``examples/cluster``: its script, Slurm if it runs here, and the manifest of a Job."""
 
 import os
 import shutil

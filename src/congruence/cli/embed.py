@@ -15,7 +15,7 @@ from congruence.errors import ParameterError
 
 
 def embed(
-    encoder: str = argument(..., "Model: hf:…, open_clip:…, sentence-transformers:…, timm:…, onnx:…, openai:…, cohere:…, voyage:… or gemini:…."),
+    encoder: str = argument(..., "Model: hf:…, open_clip:…, sentence-transformers:…, timm:…, onnx:…, openai:…, …"),
     inputs: str = argument(..., "Folder of files, .csv, .jsonl, .parquet, .txt, or a data set.", metavar="INPUT"),
     *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),

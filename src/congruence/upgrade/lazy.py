@@ -61,7 +61,7 @@ LAST = 200  # queries over which the agreement is estimated
 class Hits(NamedTuple):
     """Result of a search, nearest first; without the axis of queries for one query."""
 
-    ids: np.ndarray  # (m, k), row numbers if the index has no ids; −1, or None among texts, for rows not found
+    ids: np.ndarray  # (m, k), row numbers if the index has no ids; for rows not found −1, or None (texts, unsigned)
     scores: np.ndarray  # (m, k), cosines with the queries; estimated for rows that are not re-embedded
     reembedded: np.ndarray  # (m, k), whether the score is by the new model's own vector
 
@@ -234,7 +234,8 @@ class LazySearch:
                 else:
                     self.counts_["left"] += len(Q)
         shape = len(lists), min(k, self.rows.n)
-        ids = np.full(shape, -1 if self.rows.id_type.kind in "iu" else None, self.rows.id_type)
+        signed = self.rows.id_type.kind == "i"
+        ids = np.full(shape, -1 if signed else None, self.rows.id_type if signed else object)
         hits = Hits(ids, np.full(shape, np.nan), np.zeros(shape, bool))
         for one, *rows in zip(lists, *hits, strict=True):
             places, *found = one.first(shape[1], complete)

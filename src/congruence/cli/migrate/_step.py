@@ -136,7 +136,7 @@ def _command(url: str, journal: str | None, folder: Path, action: str, *words: s
 
 
 def each(step: Callable[..., None]) -> Callable[..., None]:
-    """Take a step for every table, or every journal here, whose name matches a pattern such as ``*``, one after another.
+    """Take a step for each table, or each journal here, whose name matches a pattern such as ``*``, one after another.
 
     What is refused does not stop the others; it is listed with the reasons, and the command ends with 1.
     """
@@ -144,8 +144,8 @@ def each(step: Callable[..., None]) -> Callable[..., None]:
     @wraps(step)
     def taken(ctx: typer.Context, **given: Any) -> None:
         options = given.get("options")
-        pattern = given.get("journal") if options is None else options.table
-        if "*" not in (pattern or ""):
+        pattern = str((given.get("journal") if options is None else options.table) or "")
+        if "*" not in pattern:
             step(ctx, **given)
             return
         url, refused = ctx.parent.params["url"], dict[str, str]()  # type: ignore[union-attr]  # of the group
@@ -155,7 +155,7 @@ def each(step: Callable[..., None]) -> Callable[..., None]:
             names = _tables_in(url, pattern)
         else:
             raise ParameterError(f"Got --table {pattern} and one journal.", "Leave out --journal: each has its own.")
-        chosen = [name for name in names if fnmatchcase(name, str(pattern))]
+        chosen = [name for name in names if fnmatchcase(name, pattern)]
         if not chosen:
             raise ParameterError(f"No name at {url} matches {pattern}.", f"Pass one of {', '.join(names) or 'others'}.")
         for name in chosen:
