@@ -81,7 +81,7 @@ class _Objective(HeadsObjective):
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         divergence, convergence = self._divergence(students, *(self.cached_teacher or self._teach(rows)))
-        name = getattr(self.trainer.divergence, "__name__", self.trainer.divergence)
+        name = str(getattr(self.trainer.divergence, "__name__", self.trainer.divergence))
         terms = {"supervised": supervised, name: divergence, **convergence}
         return {"loss": supervised + weight * divergence, **terms}
 
