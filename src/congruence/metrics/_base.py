@@ -223,7 +223,7 @@ def scaled(A: np.ndarray, name: str) -> np.ndarray:
 
 def narrowed(C: np.ndarray) -> np.ndarray:
     """Return rows (n, d) in at most n coordinates of their span, in which their products are the same."""
-    return np.linalg.qr(C.T, mode="r").T if C.shape[1] > len(C) else C
+    return np.asarray(np.linalg.qr(C.T, mode="r")).T if C.shape[1] > len(C) else C
 
 
 class Spectrum(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import NUMPY, device, is_tensor, to_numpy
+from congruence._utils.arrays import NUMPY, blocks, device, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import (
     as_matrix,
@@ -38,6 +38,7 @@ from congruence.metrics._base import (
     float_pair,
     from_contrasts,
     narrowed,
+    native_pair,
     nuclear_norm,
     singular_vectors,
     spectrum,
@@ -110,6 +111,34 @@ def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | 
     return _shrink(xp, U, s, ridge)
 
 
+def _quick_whitened(A: Array, rank: int) -> np.ndarray | None:
+    """Return the whitened leading principal coordinates (n, rank) of many float32 rows, from products in this
+    precision; None where they would lose digits, or do not tell which components lead.
+    """
+    if not (isinstance(A, np.ndarray) and A.dtype == np.float32 and rank < A.shape[1] < len(A)):
+        return None
+    mean = A.mean(axis=0, dtype=np.float64)
+    parts = list(blocks(len(A), 4 * A.shape[1], budget=2**22))
+    gram = np.zeros((A.shape[1],) * 2)
+    for part in parts:
+        C = A[part] - mean.astype(np.float32)
+        gram += C.T @ C
+    values, vectors = np.linalg.eigh(gram)
+    top = float(values[-1])
+    gap = float(values[-rank] - values[-rank - 1])
+    if (
+        not 1e-20 < top < 1e20
+        or values[-rank] < 1e-3 * top
+        or gap < 1e-5 * top
+        or len(A) * float(mean @ mean) > 1e4 * top
+    ):
+        return None
+    axes = vectors[:, -rank:].astype(np.float32)
+    rows = np.concatenate([(A[part] - mean.astype(np.float32)) @ axes for part in parts]).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    return np.asarray(rows @ np.linalg.inv(np.linalg.cholesky(rows.T @ rows)).T)
+
+
 def _shrink(xp: ArrayNamespace, U: Array, s: Array, ridge: float) -> Array:
     return U if ridge == 0 else U * gains(xp, s, ridge * xp.mean(s * s))
 
@@ -172,6 +201,11 @@ def cca(
     Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
     """
     _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
+    if reduce == "pca" and ridge == 0:
+        _, *given = native_pair(X, Y)
+        quick = [_quick_whitened(side, rank) for side in given]
+        if quick[0] is not None and quick[1] is not None:
+            return _summarize(NUMPY, canonical_correlations(NUMPY, *quick), components)
     xp, A, B = float_pair(X, Y)
     Qx, Qy = _whitened(xp, A, "X", rank, reduce, ridge), _whitened(xp, B, "Y", rank, reduce, ridge)
     return _summarize(xp, canonical_correlations(xp, Qx, Qy), components)
@@ -254,10 +288,20 @@ def _weighted(xp: ArrayNamespace, A: Array, name: str, rank: int | None = None) 
     return _Weighted(Q, C if whole else xp.matrix_transpose(Q) @ C, whole)
 
 
+def _left_vectors(xp: ArrayNamespace, M: Array) -> tuple[Array, Array]:
+    """Return the left singular vectors and the singular values, by the smaller Gram matrix unless some are small."""
+    if isinstance(M, np.ndarray) and M.shape[0] <= M.shape[1]:
+        values, vectors = np.linalg.eigh(M @ M.T)
+        if values[0] > 1e-8:
+            return vectors[:, ::-1], np.sqrt(values[::-1])
+    U, s, _ = xp.linalg.svd(M, full_matrices=False)
+    return U, s
+
+
 def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -> Array:
     if first.whole or second.whole:  # all correlations are 1
         return xp.asarray(1.0)
-    U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(first.basis) @ second.basis, full_matrices=False)
+    U, correlations = _left_vectors(xp, xp.matrix_transpose(first.basis) @ second.basis)
     importance = xp.sum(xp.abs(xp.matrix_transpose(U) @ first.coordinates), axis=1)
     return xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0))
 
@@ -382,12 +426,11 @@ def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> n
 
 
 def _prepare_pwcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Weighted:
-    side = found or spectrum(A, name)
-    U, s = side.basis, side.values
-    if U.shape[0] == U.shape[1]:
-        norms = np.linalg.norm(side.contrast, axis=0)
+    if A.shape[1] >= len(A) - 1:
+        C, U, s = found or spectrum(A, name)
+        norms = np.linalg.norm(C, axis=0)
         # Columns of unit length have all directions, too, unless their lengths differ very much.
-        if s[-1] * norms.min() > side.contrast.size * EPS * s[0] * norms.max():
+        if len(s) == len(C) and s[-1] * norms.min() > C.size * EPS * s[0] * norms.max():
             return _Weighted(U[:0], U[:0], True)
     weighted = _weighted(NUMPY, A.astype(np.float64), name)
     return weighted._replace(basis=from_contrasts(weighted.basis))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, normalize_rows, to_numpy
+from congruence._utils.arrays import blocks, device, is_remote, namespace, normalize_rows, to_numpy
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError

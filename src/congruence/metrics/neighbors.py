@@ -323,11 +323,21 @@ _FACTS = frozenset({"rotation", "isotropic scaling", "joint permutation", "symme
 _ONE_WAY = _FACTS - {"symmetry"}
 _APPENDIX = "Huh et al. (2024), appendix A"
 _STEPS: dict[str, Any] = {"reorder": _reorder, "cost": "n²·d", "shared": _prepare}
-_SHARE = _STEPS | {"prepare": lambda A, name, found=None: found or _prepare(A, name)}
+
+
+def _known(A: np.ndarray, name: str, found: _Neighbors | None = None) -> _Neighbors:
+    return found or _prepare(A, name)
+
+
+def _known_orders(A: np.ndarray, name: str, found: _Neighbors | None = None) -> np.ndarray:
+    """Return lists of neighbors, with a generator of their own, whose draws do not depend on what else is compared."""
+    return _orders(_known(A, name, found)._replace(rng=own_rng(A)))
+
+
+_SHARE = _STEPS | {"prepare": _known}
 _CKNNA = _STEPS | {"prepare": prepare_cknna}
 _LISTS = _STEPS | {
-    # With a generator of its own, whose draws do not depend on what else is compared.
-    "prepare": lambda A, name, found=None: _orders((found or _prepare(A, name))._replace(rng=own_rng(A))),
+    "prepare": _known_orders,
     "reorder": lambda tables, order: np.argsort(order)[tables[:, order]],
 }
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, device, is_remote, namespace, normalize_rows, to_numpy
-from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, share_top_k, top_k
+from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, share_top_k, top_k, true_entries
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
@@ -263,7 +263,7 @@ def _candidates(
         if excluded is not None:
             candidates[excluded] = False
         for rows in candidate_slices(to_numpy(xp.count_nonzero(candidates, axis=1))):
-            i, j = map(to_numpy, xp.nonzero(candidates[rows]))
+            i, j = true_entries(candidates[rows])
             target = slice(part.start + rows.start, part.start + rows.stop)
             yield target, i, j, compare(i + target.start, j), tie[target]
 

@@ -115,11 +115,15 @@ def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
 
 def _prepare_shape(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
     """Return centered rows of unit Frobenius norm, turned into at most n columns; many in their own precision."""
-    C, U, s = found or spectrum(A, name)
-    C = C if C.shape[1] < len(C) else U * s
+    if found is None and A.shape[1] < len(A):
+        C = contrasts(NUMPY, A.astype(np.float64), name)
+        rank = int((np.linalg.eigvalsh(C.T @ C) > 1e-12 * np.square(C).sum()).sum())
+    else:
+        C, U, s = found or spectrum(A, name)
+        C, rank = C if C.shape[1] < len(C) else U * s, len(s)
     rows = from_contrasts(C / np.linalg.norm(C))
     # Of so many different rows no two re-pairings are equal, which single precision might not show.
-    return rows.astype(A.dtype, copy=False) if len(s) > 256 else rows
+    return rows.astype(A.dtype, copy=False) if rank > 256 else rows
 
 
 def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
