@@ -41,7 +41,7 @@ def fitted(readout, known=True, method=OrthogonalMap):
     return mapping
 
 
-def by_hand(mapping, queries, modality, height, known=True, lift=0):
+def by_hand(mapping, queries, modality, height, known=True, lift=0, slope=None):
     """Return the stored rows of a modality by the formulas, row by row."""
     z, R = OLD[modality], mapping.matrix
     mu, nu = z.mean(0), NEW[modality].mean(0) if known or modality == "text" else None
@@ -56,13 +56,15 @@ def by_hand(mapping, queries, modality, height, known=True, lift=0):
     u = (nu if nu is not None else guess if searched else np.zeros(E)) @ (np.eye(E) - B @ B.T)
     u = unit(u) if u.any() else u
     out = []
-    for r in (z - mu) @ R:
+    for row in z - mu:
+        r = row @ R
         p = unit(r - B @ (B.T @ r) - u * (u @ r))
         if nu is None:
             out.append(p)
             continue
-        t = (1 + lift * (modality in asked)) * nu
-        t = t * min(1, 0.99 / np.sqrt(t @ t)) + (height if modality in asked else 0) * (u @ r) * u
+        above = u @ r if slope is None else slope * (unit(mu) @ row)
+        t = nu + (lift * (nu @ nu) / (u @ nu) * u if modality in asked else 0)
+        t = t * min(1, 0.99 / np.sqrt(t @ t)) + (height if modality in asked else 0) * above * u
         t = t * min(1, 0.99 / np.sqrt(t @ t))
         out.append(t + np.sqrt(1 - t @ t) * p)
     return np.array(out)
@@ -71,11 +73,14 @@ def by_hand(mapping, queries, modality, height, known=True, lift=0):
 @pytest.mark.parametrize("modality", ["image", "text"])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("queries", [(), ("text",), ("image",), ("image", "text")])
-@pytest.mark.parametrize(("height", "lift"), [(0, 0), (0.4, 0), (0.4, 0.1), (0.4, 0.9), (0, -0.2)])
-def test_stored_rows_are_those_of_the_formula(queries, known, modality, height, lift):
+@pytest.mark.parametrize(
+    ("height", "lift", "slope"), [(0, 0, None), (0.4, 0, 0.7), (0.4, 0.1, None), (0.4, 0.9, 1.5), (0, -0.2, 0.7)]
+)
+def test_stored_rows_are_those_of_the_formula(queries, known, modality, height, lift, slope):
     both = ({"text": value, "image": value} for value in (height, 1, 1, lift))
-    mapping = fitted(Readout(queries, "cone", *both), known)
-    expected = by_hand(mapping, queries, modality, height, known, max(lift, 0))
+    slopes = {} if slope is None else {"text": slope, "image": slope}
+    mapping = fitted(Readout(queries, "cone", *both, slopes), known)
+    expected = by_hand(mapping, queries, modality, height, known, max(lift, 0), slope)
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1)
     for rows, atol in ((OLD[modality], 1e-12), (OLD[modality].astype(np.float32), 1e-5)):
         np.testing.assert_allclose(mapping.transform(rows, modality), expected, atol=atol)
@@ -130,28 +135,56 @@ def test_badly_mapped_rows_win_more_places_beside_native_ones_and_keep_their_own
 
 
 @pytest.mark.parametrize("queries", ["image", "text", "all", ["image", "text"]])
-def test_rows_without_pairs_are_lifted_only_where_no_other_modality_searches(queries):
+def test_rows_without_pairs_are_read_by_the_rows_of_both_models(queries):
     means = {"image": (OLD["image"], NEW["image"])}
     mapping = congruence.fit(OLD["text"], NEW["text"], modality="text", means=means, queries=queries, check=False)
-    assert set(mapping.readout_.lift) == ({"text", "image"} if queries == "image" else {"text"})
-    if queries == "image":
-        there = mapping.for_modality("image")
-        mapped = (OLD["image"] - there.source_mean_) @ there.matrix
-        nu = there.target_mean_
-        expected = find_lift(mapped, NEW["image"] - nu, nu, mapping.readout_.height["image"])
-        assert mapping.readout_.lift["image"] == pytest.approx(expected)
+    there, read = mapping.for_modality("image"), mapping.readout_
+    old, nu = OLD["image"] - there.source_mean_, there.target_mean_
+    own, part = NEW["image"] - nu, old @ unit(there.source_mean_)
+    correlation = mapping.scores_["choice"]["quality"]["means"]
+    assert read.slope == {"image": pytest.approx(correlation * (own @ unit(nu)).std() / part.std())}
+    mapped = old @ there.matrix
+    mapped = mapped - np.outer(mapped @ unit(nu) - read.slope["image"] * part, unit(nu))
+    assert read.lift["image"] == pytest.approx(find_lift(mapped, own, nu, read.height["image"]))
+
+
+def test_the_part_along_the_mean_of_rows_without_pairs_comes_from_the_old_rows():
+    rng = np.random.default_rng(4)
+    apart = 6 + 2 * rng.normal(size=(1000, 1))  # how far along its mean an image is in either model
+    images, texts = rng.normal(size=(2, 1000, E - 2)) @ np.eye(E)[:-2].reshape(1, E - 2, E)
+    turn = np.linalg.qr(rng.normal(size=(E - 2, E - 2)))[0]
+    turn = np.pad(turn, (0, 2))  # by text pairs, nothing is known of the images' direction
+    old = {"image": unit(images + apart * np.eye(E)[-1]), "text": unit(texts + 6 * np.eye(E)[0])}
+    new = {"image": unit(images @ turn + apart * np.eye(E)[-2]), "text": unit(texts @ turn + 6 * np.eye(E)[1])}
+    means = {"image": (old["image"][:500], new["image"][:500])}
+    mapping = congruence.fit(old["text"][:60], new["text"][:60], modality="text", means=means, check=False)
+    stored, nu = mapping.transform(old["image"][500:], "image"), new["image"][:500].mean(0)
+    assert np.corrcoef(stored @ nu, new["image"][500:] @ nu)[0, 1] > 0.9
+
+
+def test_what_is_added_to_the_mean_is_nothing_to_other_queries():
+    for lift in (0, 0.1):
+        mapping = fitted(Readout((), "cone", {"image": 0}, lift={"image": lift}))
+        stored = mapping.transform(OLD["image"], "image")
+        means = {name: X.mean(0) for name, X in NEW.items()}
+        np.testing.assert_allclose(stored @ means["text"], means["image"] @ means["text"], atol=1e-12)
+        assert (stored @ means["image"]).mean() == pytest.approx(
+            (1 + lift) * (means["image"] @ means["image"]), rel=0.01
+        )
 
 
 def test_maps_composed_and_inverted_keep_the_lift_and_maps_saved_without_one_have_none():
-    one, two = Readout(lift={"image": 0.2, "text": -0.1}), Readout(lift={"image": 0.3})
+    one, two = Readout(lift={"image": 0.2, "text": -0.1}), Readout(lift={"image": 0.3}, slope={"image": 2.0})
     assert one.then(two).lift == {"image": 0.3, "text": 0.0}
+    assert one.then(two).slope == {}
+    assert two.then(two).slope == {"image": 4.0}
     assert one.inverse().inverse() == one
     saved = one.to_dict()
     assert Readout.from_dict(saved) == one
     del saved["lift"]
     assert Readout.from_dict(saved) == Readout()
     for value in (-2, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="share"):
+        with pytest.raises(ValueError, match="lift"):
             Readout.from_dict({**saved, "lift": {"image": value}})
 
 

@@ -50,7 +50,7 @@ def choose_readout(
             )
             lift |= {} if found is None else {name: found}
     unit = model.target_space_.normalized
-    return Readout(queries, "cone", height, *shares, lift, slope) if unit else Readout(queries, "plain")
+    return Readout(queries, "cone", height, shares[0], shares[1], lift, slope) if unit else Readout(queries, "plain")
 
 
 def read_as_store(
