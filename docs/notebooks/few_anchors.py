@@ -67,7 +67,7 @@ for name, curve in curves.items():
 # %% [markdown]
 # ## Where more pairs do not help
 #
-# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `congruence.certify`
+# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `certify`
 # (`congruence check` in a shell) computes this curve from your own pairs, extrapolates it, and says how many more items
 # would settle an undecided verdict.
 

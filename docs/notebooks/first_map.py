@@ -63,8 +63,8 @@ for one in scores.rows:
 # %% [markdown]
 # ## Compare cosines with controls
 #
-# A mapped row is close to the new model's mean even if the rotation is wrong. A cosine must therefore be compared with two
-# controls: all rows placed at that mean, and a random rotation about the correct means.
+# A mapped row is close to the new model's mean even if the rotation is wrong. A cosine must therefore be compared with
+# two controls: all rows placed at that mean, and a random rotation about the correct means.
 
 # %%
 mapped = mapping.transform_embeddings(old["text"].take(asked), modality="text").vectors
