@@ -6,11 +6,11 @@
 # ---
 
 # %% [markdown]
-# # How many anchors
+# # How many pairs
 #
-# Anchors are items that both models have encoded. Encoding each one costs money, so how many does a map need? With
-# fewer anchors than dimensions, the textbook solution rotates the directions that no anchor covers arbitrarily.
-# `OrthogonalMap` keeps the directions that the anchors support, and shrinks the others.
+# Pairs are items that both models have encoded. Each costs an encoding, so how many does a map need? With fewer pairs
+# than dimensions, the textbook solution rotates the directions that no pair spans arbitrarily. `OrthogonalMap` keeps
+# the directions that the pairs support, and shrinks the others.
 
 # %%
 import warnings
@@ -18,7 +18,7 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 
-from congruence import OrthogonalMap
+from congruence import OrthogonalMap, certify
 from congruence.errors import DegenerateWarning
 from congruence.synthetic import rigid_problem
 
@@ -38,8 +38,8 @@ def recall(mapping):
 # %% [markdown]
 # ## The curve
 #
-# The plot shows the mean of five random draws of the anchors at each size; the band is one standard deviation. Below 64
-# anchors, the textbook solution warns that it fills some directions arbitrarily. The next cell silences this warning,
+# The plot shows the mean of five random samples of the pairs at each size; the band is one standard deviation. Below 64
+# pairs, the textbook solution warns that it fills some directions arbitrarily. The next cell silences this warning,
 # because that effect is what the plot shows.
 
 # %%
@@ -59,14 +59,19 @@ for name, curve in curves.items():
     axis.plot(sizes, mean, marker="o", label=name)
     axis.fill_between(sizes, mean - spread, mean + spread, alpha=0.2)
 axis.axvline(64, linestyle=":", color="gray")
-axis.set(xscale="log", xlabel="anchors (dotted: as many as dimensions)", ylabel="own partner is the nearest")
+axis.set(xscale="log", xlabel="pairs (dotted: as many as dimensions)", ylabel="own partner is the nearest")
 axis.legend()
 for name, curve in curves.items():
     print(f"{name:<16}", " ".join(f"{value:.2f}" for value in curve.mean(0)))
 
 # %% [markdown]
-# ## Where more anchors do not help
+# ## Where more pairs do not help
 #
-# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `congruence
-# certify` computes this curve from your own anchors, extrapolates it, and estimates how many more anchors would reach
-# the score that you require.
+# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `certify`
+# (`congruence check` in a shell) computes this curve from your own pairs, extrapolates it, and says how many more items
+# would settle an undecided verdict.
+
+# %%
+certificate = certify(X[:150], Y[:150])
+print(certificate.verdict.headline)
+_ = certificate.plot_learning_curve()

@@ -22,8 +22,8 @@ from congruence.datasets import load_sample
 sample = load_sample("emoji")
 old, new = sample.source, sample.target
 order = np.random.default_rng(0).permutation(old["image"].ids)
-anchors, asked = order[:800], order[800:]
-print(len(anchors), "emoji to fit on,", len(asked), "to ask")
+known, asked = order[:800], order[800:]
+print(len(known), "emoji to fit on,", len(asked), "to ask")
 
 # %% [markdown]
 # ## The axes differ, the angles agree
@@ -52,9 +52,9 @@ print(f"correlation of the angles: {np.corrcoef(*inner)[0, 1]:.2f}")
 
 # %%
 mapping = congruence.fit(
-    old["image"].take(anchors),
-    new["image"].take(anchors),
-    means={"text": (old["text"].take(anchors).vectors, new["text"].take(anchors).vectors)},
+    old["image"].take(known),
+    new["image"].take(known),
+    means={"text": (old["text"].take(known).vectors, new["text"].take(known).vectors)},
 )
 scores = congruence.evaluate(mapping, {"text": old["text"].take(asked)}, {"text": new["text"].take(asked)})
 for one in scores.rows:
@@ -63,8 +63,8 @@ for one in scores.rows:
 # %% [markdown]
 # ## Compare cosines with controls
 #
-# A mapped row is close to the target's mean even if the rotation is wrong. A cosine must therefore be compared with two
-# controls: all rows placed at the target's mean, and a random rotation about the correct means.
+# A mapped row is close to the new model's mean even if the rotation is wrong. A cosine must therefore be compared with
+# two controls: all rows placed at that mean, and a random rotation about the correct means.
 
 # %%
 mapped = mapping.transform_embeddings(old["text"].take(asked), modality="text").vectors
@@ -77,9 +77,9 @@ turned /= np.linalg.norm(turned, axis=1, keepdims=True)
 figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
 for name, rows in (("mapped", mapped), ("constant", np.broadcast_to(mean, target.shape)), ("random rotation", turned)):
     axis.hist((rows * target).sum(1), bins=40, alpha=0.6, label=name)
-axis.set(xlabel="cosine with the target's own vector", yticks=[])
+axis.set(xlabel="cosine with the new model's own vector", yticks=[])
 _ = axis.legend()
 
 # %% [markdown]
 # The gain of the map is the distance by which its cosines lie to the right of both controls. The next notebook measures
-# how many anchors this takes.
+# how many pairs this takes.

@@ -61,7 +61,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
 
 def test_fit_reports_for_people_and_for_programs(here, data):
     text = here("fit", "a.npz:v", "b.npz:v", "-o", "m1")
-    assert "directions that the anchors cover" in text.out
+    assert "directions that the pairs span" in text.out
     assert "8 of 8" in text.out
     assert text.err == ""
     facts = json.loads(here("fit", "a.npz:v", "b.npz:v", "-o", "m2", "--json").out)
@@ -96,7 +96,7 @@ def test_every_method_and_option_reaches_the_map(here, data, options, kind, para
 
 def test_shuffled_anchors_warn_and_strict_refuses(here, data):
     result = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "map").ends(0)
-    assert "The 300 anchors do not look paired" in result.err
+    assert "The 300 rows do not look paired" in result.err
     assert "NO" in result.out
     here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--set", "strict=true").ends(2)
     assert not (data / "strict").exists()
@@ -135,7 +135,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     cosine = next(line.split() for line in table.splitlines() if line.strip().startswith("cosine"))
     row = next(row for row in json.loads(here(*common, "--json").out)["rows"] if row["metric"] == "cosine")
     assert cosine[-3:-1] == [f"{row[f'control_{name}']:.3f}" for name in ("constant", "random_rotation")]
-    assert "variance lies in directions that the anchors cover" in table
+    assert "variance lies in directions that the pairs span" in table
     searched = here(*common, "--set", "hubness=csls")
     for words in ("retrieval_csls", "transductive"):
         assert words in searched.out
@@ -152,9 +152,7 @@ def test_inspect_tells_everything(here, fitted):
     assert facts["modalities"] == ["image", "text"]
     assert len(facts["singular_values"]) == 8
     text = here("inspect", "map").out
-    assert all(
-        word in text for word in ("anchors cover", "alignment", "anchors look paired", "quartiles", "chance 0.017")
-    )
+    assert all(word in text for word in ("pairs span", "alignment", "rows look paired", "quartiles", "chance 0.017"))
     (cosine,) = (line for line in text.splitlines() if "cosine" in line)  # nowhere without its controls
     for name in ("constant", "random_rotation", "unmapped"):
         assert f"{name.replace('_', ' ')} {facts['scores'][f'held_out_cosine_{name}']:.3f}" in cosine
@@ -242,6 +240,6 @@ def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):
     vectors = ["--old-image", "a.npz:v", "--new-image", "b.npz:v"]
     command = ["lab evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
     here(*command).ends(0)
-    assert "How many anchors are needed?" in out.read_text(encoding="utf-8")
+    assert "How many pairs are needed?" in out.read_text(encoding="utf-8")
     assert "--force" in here(*command).err
     assert here(*command, "--force").code == 0

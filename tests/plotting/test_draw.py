@@ -225,7 +225,7 @@ def test_new_axes_look_the_same_whatever_the_user_has_set():
         assert ax._repr_svg_() == plain
         assert dict(matplotlib.rcParams) == before
     assert ax.get_title() == ""
-    assert "What the anchors cover" in plain
+    assert "What the pairs span" in plain
 
 
 def test_pyplot_knows_of_no_figure():

@@ -138,7 +138,7 @@ def test_nothing_sticks_out_and_words_are_large_enough(page, look, width):
     assert clipped == 0
     assert smallest is None or round(smallest, 1) >= 11  # a page without plots has none
     # Every number of a table that becomes cards is inside the window without scrolling.
-    assert (cells > 20) == ('class="stack"' in page.read_text(encoding="utf-8"))
+    assert (cells > 5) == ('class="stack"' in page.read_text(encoding="utf-8"))
     assert hidden == 0
 
 

@@ -125,7 +125,7 @@ def test_the_command_fits_two_pairs_and_a_line_and_says_how_little_they_probe(he
         np.savez(tmp_path / f"{name}.npz", X=anchors[0], Y=anchors[1])
         said = here("fit", f"{name}.npz:X", f"{name}.npz:Y", "-o", name)
         assert said.code == 0
-        assert "directions that the anchors cover" in said.out
+        assert "directions that the pairs span" in said.out
         assert "1 of 24" in said.out
     choice = json.loads(here("inspect", "two", "--json").out)["scores"]["choice"]
     assert choice["evidence"] == "2 different pairs are too few to compare maps on"

@@ -146,5 +146,5 @@ def tell(sample: Bundle, summary: dict[str, Any], result: dict[str, Any]) -> Non
     print(f"{CONTROLS}\n")
     curve = result["few_anchors"]
     rows = [[line["name"], *map(number, line["mean"])] for line in curve["curves"]]
-    print_table("unseen classes by number of anchor images", ["", *map(str, curve["n"])], rows)
+    print_table("unseen classes by number of paired images", ["", *map(str, curve["n"])], rows)
     print(summary["verdict"]["sentence"], summary["verdict"]["action"])

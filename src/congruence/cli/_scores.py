@@ -45,7 +45,7 @@ def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW)
         print_table("mapped rows and those of the new model", columns, rows)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
-        print(f"{modality}: {share:.1%} of the old vectors' variance lies in directions that the anchors cover.")
+        print(f"{modality}: {share:.1%} of the old vectors' variance lies in directions that the pairs span.")
     say(*scores.notes)
 
 
@@ -116,10 +116,10 @@ def map_facts(mapping: Map) -> dict[str, object]:
         "pairs identical to another": f"{scores['identical_rows']} (groups: {scores['identical_groups']})"
         if "identical_groups" in scores
         else None,
-        "directions that the anchors cover": f"{facts['rank']} of {facts['directions']}"
+        "directions that the pairs span": f"{facts['rank']} of {facts['directions']}"
         if facts.keys() >= {"rank", "directions"}
         else None,
-        "alignment of the anchors": facts.get("alignment"),
+        "alignment of the pairs": facts.get("alignment"),
         "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
         **{f"{FIRST_SECOND[side]} variance not reconstructed": number(error) for side, error in lost.items()},
         **_held_out_facts(scores),
@@ -130,7 +130,7 @@ def map_facts(mapping: Map) -> dict[str, object]:
         **_recalls(scores),
         "caption before its wrong ones": scores.get("test_binary_recall"),
         first_of: scores.get("test_choice_recall"),
-        "anchors look paired": None if pairing is None else _PAIRED.get(pairing["state"]),
+        "rows look paired": None if pairing is None else _PAIRED.get(pairing["state"]),
         "suspect pairs": None if pairing is None else len(pairing["suspects"]) or None,
     }
     if "test_choice_note" in scores:

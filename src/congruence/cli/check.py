@@ -71,9 +71,9 @@ def check(
         None, "MODALITY=OLD,NEW: rows of another modality, in one or both models; repeatable."
     ),
     test: list[str] | None = option(
-        None, "[MODALITY=]OLD,NEW: held-out items; by default the anchors take turns; repeatable."
+        None, "[MODALITY=]OLD,NEW: held-out items; by default the pairs take turns; repeatable."
     ),
-    anchors: str | None = option(None, "Number of anchors to draw, or a file of their ids; the others are held out."),
+    anchors: str | None = option(None, "Number of pairs to fit on, or a file of their ids; the others are held out."),
     labels: str | None = option(None, "file:column with the class of each item; after a comma, of each held-out one."),
     qrels: str | None = option(None, "Relevance judgments of --queries, in TREC format: query 0 item grade."),
     modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
@@ -419,7 +419,7 @@ def print_certificate(certificate: Certificate) -> None:
         cells[-1] = "1 by definition" if name in controls else cells[-1]
         rows.append([name, *cells, *(number(controls.get(name, {}).get(c)) for c in ("chance", "random_rotation"))])
     print_table(
-        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
+        f"{certificate.n_anchors} pairs ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
         "scored; 95 % intervals",
         ["measure", *map(name_strategy, STRATEGIES), "chance", "random rotation"],
         rows,
@@ -431,13 +431,13 @@ def print_certificate(certificate: Certificate) -> None:
         meanings = {"constant": "every row at the new model's mean", "random_rotation": "random rotation"}
         for control, meaning in meanings.items():
             shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
-    shown |= {f"{m} variance in directions the anchors cover": f"{c:.1%}" for m, c in certificate.covered.items()}
-    shown |= {f"distinct things the {m} anchors show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
+    shown |= {f"{m} variance in directions that the pairs span": f"{c:.1%}" for m, c in certificate.covered.items()}
+    shown |= {f"distinct things the {m} pairs show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
     shown |= {f"mapped rows of {name_strategy(way)} are read as": role for way, role in certificate.roles.items()}
     print_table("", ["", "value"], [[name, value] for name, value in shown.items()])
     gained = ("score", "score_at_most", "cosine", "cosine_at_most")
     print_table(
-        f"More anchors (now {certificate.n_anchors})",
+        f"More pairs (now {certificate.n_anchors})",
         ["more", f"{task} gains", "at most", "cosine gains", "at most"],
         [[f"{int(g['more']):,}", *(number(g[k]) for k in gained)] for g in certificate.gains],
     )

@@ -184,7 +184,7 @@ def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], pat
         return
     report = check_pairing(*(side.vectors for side in anchors))
     if not report.steps and not report.moved:
-        say_error("The anchors are in step: nothing is realigned.")
+        say_error("The pairs are in step: nothing is realigned.")
         return
     written = []
     for side, rows in zip(("old", "new"), report.realigned().T, strict=True):
@@ -195,7 +195,7 @@ def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], pat
         with atomic_path(written[-1], force=force) as temporary:
             temporary.write_text("\n".join(ids) + "\n", encoding="utf-8")
     raise UnpairedError(
-        f"Got anchors that are out of step; expected pairs of the same item. {report.sentence} The pairing that would "
+        f"Got rows that are out of step; expected pairs of the same item. {report.sentence} The pairing that would "
         f"be right is in {written[0]} and {written[1]}. Look at it, then run: congruence fit {' '.join(files)} --ids "
         f"{','.join(written)} -o MAP"
     )

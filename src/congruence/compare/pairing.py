@@ -120,7 +120,7 @@ class PairingReport:
     @property
     def sentence(self) -> str:
         """The result as one sentence, for display."""
-        items = f"The {self.n_pairs} anchors"
+        items = f"The {self.n_pairs} rows"
         if self.n_pairs and min(self.distinct) < _DISTINCT * self.n_pairs:
             old, new, pairs = self.distinct
             items += f" (near-copies counted once {pairs} pairs, of {old} old and {new} new items)"

@@ -18,17 +18,17 @@ LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load(
 #: Meanings of facts and scores whose names do not explain themselves.
 _MEANING = {
     "n_pairs": "pairs in the fit",
-    "rank": "directions that the pairs cover",
+    "rank": "directions that the pairs span",
     "directions": "number of directions: the width of the narrower model",
     "mean_directions": "directions added because the means of both models correspond",
-    "mean_gain": "mean gain over all directions; 1 if none is damped",
+    "mean_gain": "average length kept over all directions; 1 if none is shrunk",
     "is_isometry": "distances are preserved",
     "is_projection": "the new space is narrower, so directions are lost",
     "alignment": "Procrustes correlation of the pairs the map was fitted on",
     "cross_validated_alignment": "mean cosine of held-out pairs, both sides centered, by maps of the other pairs",
     "modality": "modality of vectors if none is given",
     "center": "the means of both models are mapped to each other",
-    "shrinkage_used": "how directions with weak evidence are damped",
+    "shrinkage_used": "how directions with weak evidence are shrunk",
     "ridge_used": "penalty added to the sums of squares",
     "random_state": "seed",
     "unpaired_source": "ids that only the old model has, left out",
@@ -107,7 +107,7 @@ def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
     used = f"{record['matches']}, {record.get('kind', 'hard')}" if record["improves"] else "0"
     return [
         ["matches of unpaired rows among the pairs", used],
-        [f"left-out anchors ranked first of {record['gallery']}, before and after", change],
+        [f"left-out pairs ranked first of {record['gallery']}, before and after", change],
         ["p-value of the improvement", f"{record['p_value']:.2g}"],
     ]
 
@@ -153,9 +153,9 @@ def shown(mapping: _Fitted) -> dict[str, str]:
             if isinstance(matches, int) and isinstance(known, int) and n_pairs == known + matches:
                 pairs += f", {matches:,} of them matches of unpaired rows"
     if "is_isometry" in facts:
-        form = "isometry" if facts["is_isometry"] else f"mean gain {facts['mean_gain']:.2f}"
+        form = "isometry" if facts["is_isometry"] else f"average length kept {facts['mean_gain']:.2f}"
         form += ", a projection" if facts["is_projection"] else ""
-        pairs += f", {facts['rank']} of {facts['directions']} directions covered, {form}"
+        pairs += f", {facts['rank']} of {facts['directions']} directions spanned, {form}"
     entries["fitted on"] = pairs
     if (readout := getattr(mapping, "readout_", None)) is not None:
         entries |= dict(readout.rows())
@@ -183,7 +183,7 @@ def picture(mapping: _Fitted) -> str:
         choice = mapping.scores_["choice"]
         if tried := {candidate["name"]: float(candidate["score"]) for candidate in choice["tried"]}:
             return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
-    facts, covered = mapping.facts_, "directions covered by the pairs"
+    facts, covered = mapping.facts_, "directions spanned by the pairs"
     if "directions" not in facts:
         return ""
     return svg_bars("Share of directions", {covered: facts["rank"] / facts["directions"]}, covered)

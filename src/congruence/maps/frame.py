@@ -384,7 +384,7 @@ class CanonicalFrame:
         self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
         models, items = [], []
-        table = [["model", "space", "anchors", "directions that the anchors cover"]]
+        table = [["model", "space", "anchors", "directions that the pairs span"]]
         for m, (name, model) in enumerate(self.models_.items()):
             arrays |= {f"rotation.{m}": model.rotation, **{f"mean.{m}.{q}": mean for q, mean in model.means.items()}}
             facts = {"means_from": model.means_from, "n_anchors": model.n_anchors, "rank": model.rank}

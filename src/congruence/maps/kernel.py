@@ -217,7 +217,7 @@ class KernelMap(Map):
         if any(
             np.abs(side).max() <= 1e-12 * size for side, size in zip((A, B), sizes, strict=True)
         ):  # the rest is rounding
-            raise InputError(f"Got {len(A)} pairs that do not vary.", "Pass other anchors.")
+            raise InputError(f"Got {len(A)} pairs that do not vary.", "Pass other pairs.")
         self._use(next(iter(self.modality_means_)))
         axes = basis(b for _, b in self.modality_means_.values()) if self.target_space_.normalized else None
         options = {name: getattr(self, name) for name in ("kernel", "width", "ridge", "landmarks", "random_state")}

@@ -337,7 +337,7 @@ class OrthogonalMap(AffineMap):
         # "full" fills the other directions as well.
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
-            raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other anchors.")
+            raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other pairs.")
         alignment = float(svd.s.sum() / size)
         strength, gains = choose_gains(shrinkage, svd, alignment, given)
         self.mean_directions_ = 0
@@ -362,10 +362,10 @@ class OrthogonalMap(AffineMap):
             warnings.warn(ProjectionWarning(problem, "Exchange the two models to keep distances."), stacklevel=3)
         if shrinkage == "full" and svd.rank < len(gains) and not self.identity:
             problem = (
-                f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
+                f"The pairs span {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
                 'filled with an arbitrary rotation under `shrinkage="full"`.'
             )
-            warnings.warn(DegenerateWarning(problem, 'Add anchors, or pass `shrinkage="auto"`.'), stacklevel=3)
+            warnings.warn(DegenerateWarning(problem, 'Add pairs, or pass `shrinkage="auto"`.'), stacklevel=3)
         return self
 
     def _solve_means(self, d_source: int, d_target: int) -> None:

@@ -52,7 +52,7 @@ def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 
 def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the ``singular_values`` of the anchors' cross-covariance, relative to the largest, and the ``gains``."""
-    with canvas(ax, title=annotate and "What the anchors cover") as ax:
+    with canvas(ax, title=annotate and "What the pairs span") as ax:
         values, n = data["singular_values"], len(data["singular_values"])
         top = max(values) or 1.0
         x, shares = range(1, n + 1), [value / top for value in values]
@@ -133,7 +133,7 @@ def draw_few_anchors(
 
     ``data``: ``few_anchors`` of ``congruence.report.summarize``, of which the curves of the ``measures`` are drawn.
     """
-    with canvas(ax, title=annotate and "Scores by number of anchors", columns=1) as ax:
+    with canvas(ax, title=annotate and "Scores by number of pairs", columns=1) as ax:
         n, low = data["n"], 0.0
         for curve in data["curves"]:
             if curve["measure"] not in measures:
@@ -147,21 +147,21 @@ def draw_few_anchors(
             dashes = _DASHED if curve["kind"] == "random rotation" else "solid"
             ax.plot(n, curve["mean"], marker=marker, color=color, linestyle=dashes, label=words(curve["name"]))
         ax.set_xscale("log")
-        ax.set(xlim=(n[0] / 1.06, n[-1] * 1.06), ylim=(low, 1.02), xlabel="anchors (logarithmic)")
+        ax.set(xlim=(n[0] / 1.06, n[-1] * 1.06), ylim=(low, 1.02), xlabel="pairs (logarithmic)")
         tidy(ax, x_ticks=n if len(n) < 8 else n[::2])
     return ax
 
 
 def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw ``shares`` of variance in the span of the first anchors, by order; ``random`` is a control."""
-    with canvas(ax, title=annotate and "Variance in the anchors' span") as ax:
+    with canvas(ax, title=annotate and "Variance in the pairs' span") as ax:
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
             is_random = name == "random"
             label, color = ("in random order", "ink") if is_random else (words(name), "after")
             dashes = _FINE if is_random else "solid"
             ax.plot(range(1, len(shares) + 1), shares, label=label, color=COLOR[color], linestyle=dashes)
         most = max(1, *map(len, data["shares"].values()))
-        ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
+        ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance spanned")
         tidy(ax)
     return ax
 
@@ -323,7 +323,7 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings."""
-    with canvas(ax, _size([data]), title=annotate and "Alignment of the anchors") as ax:
+    with canvas(ax, _size([data]), title=annotate and "Alignment of the pairs") as ax:
         _bars(ax, [data])
         _marks(ax, [data["alignment"]], "as paired", "after")
         suspects = len(data["suspects"])
@@ -435,7 +435,7 @@ def _beside(ax: Axes, text: str, point: tuple[float, float], gap: int) -> None:
 
 def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the score by number of anchors, extrapolated by its power law to twice the present number."""
-    with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
+    with canvas(ax, title=annotate and f"{words(data['task'])} by number of pairs") as ax:
         curve, now, law = data["curve"], data["n_anchors"], data["curve"]["law"]
         sizes: list[float] = list(curve["anchors"])
         mean, error = np.array(curve["mean"]), np.array(curve["error"])
@@ -450,7 +450,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
         ax.set_xscale("log")
         bottom, top = min(0.0, float((mean - error).min())), max(1.0, extrapolated.max(), (mean + error).max())
         ax.set(xlim=(sizes[0] / 1.08, 2.3 * now), ylim=(bottom, float(top)))
-        ax.set(xlabel="anchors (logarithmic)", ylabel=words(data["task"]))
+        ax.set(xlabel="pairs (logarithmic)", ylabel=words(data["task"]))
         tidy(ax, x_ticks=[*sizes[::2], now, 2 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 2 * now])
     return ax
 

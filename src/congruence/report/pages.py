@@ -11,7 +11,7 @@ from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
 from congruence.report.rendering import fill, svg
 from congruence.upgrade.certify import ACTIONS, Certificate, name_strategy
-from congruence.upgrade.certify.verdict import UNDECIDED
+from congruence.upgrade.certify.verdict import UNDECIDED, name_measure
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
@@ -38,11 +38,31 @@ _NEXT = {
 }
 
 
+#: The way back from each action.
+_SWITCHED = (
+    "the old vectors stay beside the new ones until congruence migrate URL drop-old; until then congruence migrate URL "
+    "rollback restores them, bit for bit."
+)
+_ROLLBACK = {
+    **dict.fromkeys(("map", "progressive", UNDECIDED), _SWITCHED),
+    **dict.fromkeys(("queries", "leave", "keep"), "the store does not change."),
+    "re-embed": "keep the old store until search in the new one has proved itself.",
+}
+
+#: What costs are told in, and how to get them.
+_PAID = {"items to encode": "items", "minutes": "minutes", "price": "price"}
+_ASKED = {"items": "--store (or --set rows=NUMBER)", "minutes": "--set encode_rate=ITEMS", "price": "--set price=MONEY"}
+
+
 def render_certificate(certificate: Certificate, pictures: Mapping[str, str] | None = None) -> str:
-    """Return a certificate as one page; ``pictures``: data URIs of the stored items, by id."""
+    """Return a certificate as one page, of which the first part prints on one sheet; ``pictures``: data URIs of the
+    stored items, by id.
+    """
     verdict, task = certificate.verdict, certificate.task
     level, following = _NEXT[verdict.action]
     overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), task)
+    changed, others = ([one for one in certificate.examples if one["changed"] is kind] for kind in (True, False))
+    last = certificate.costs[-1] if certificate.costs else dict.fromkeys(_PAID.values())
     return fill(
         "certificate.html",
         c=certificate,
@@ -51,12 +71,18 @@ def render_certificate(certificate: Certificate, pictures: Mapping[str, str] | N
         actions=ACTIONS,
         named=name_strategy,
         pictures=pictures or {},
+        measure=name_measure(task),
+        pairing=certificate.notes[-1] if certificate.pairing["state"] == "cannot tell" else "",
+        rollback=_ROLLBACK[verdict.action],
+        shown=[*changed[:1], *others, *changed[1:]][:3],
+        paid_for={name: kind for name, kind in _PAID.items() if last[kind] is not None},
+        missing=", ".join(words for kind, words in _ASKED.items() if last[kind] is None),
         plots={
             "strategies": {
                 name: svg(certificate.plot, task=name, title=f"{name} of each strategy")
                 for name in dict.fromkeys([task, overlap])
             },
-            "curve": svg(certificate.plot_learning_curve, title=f"{task} by number of anchors"),
+            "curve": svg(certificate.plot_learning_curve, title=f"{task} by number of pairs"),
         },
     )
 

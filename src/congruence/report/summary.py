@@ -106,12 +106,12 @@ _WORDS = {
     ),
     "partial": (
         "The map works partly",
-        "Add anchors (congruence lab anchors chooses them), or re-embed the items that matter most. Run congruence "
-        "check to see what more anchors would add.",
+        "Add pairs (congruence lab anchors chooses them), or re-embed the items that matter most. Run congruence "
+        "check to see what more pairs would add.",
     ),
     "fails": (
         "The map does not work",
-        "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add anchors, or "
+        "Do not search with this map. Check that its rows are paired (congruence fit reports this), add pairs, or "
         "re-embed.",
     ),
     "unknown": (
@@ -191,7 +191,7 @@ def render(summary: dict[str, Any]) -> str:
         "spectrum": spectrum and svg(draw_spectrum, spectrum, title="singular values and gains"),
         "kernel": kernel and svg(draw_kernel, kernel, title="image–text similarities in both models"),
         "few_anchors": {
-            name: svg(draw_few_anchors, curves, measures, title=f"{name} by number of anchors")
+            name: svg(draw_few_anchors, curves, measures, title=f"{name} by number of pairs")
             for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",)))
             if measured.intersection(measures)
         },

@@ -151,7 +151,7 @@ def test_labels_turn_texts_into_classes():
     on_text = certify(*both, labels=labels, fitted="image", random_state=1, **QUICK)
     assert on_text.strategies["zero_shot"]["keep"] != certificate.strategies["zero_shot"]["re-embed"]
     few = [side | {"text": side["text"].take(np.arange(5))} for side in both]
-    with pytest.raises(errors.TooFewAnchorsError, match="5 anchors"):
+    with pytest.raises(errors.TooFewAnchorsError, match="5 pairs"):
         certify(*few, labels=dict.fromkeys(labels, "class 0"), fitted="text", **QUICK)
     with pytest.raises(IdError, match="have no label"):
         certify(*both, labels={"0": "class 0"}, **QUICK)

@@ -199,7 +199,7 @@ def test_the_next_command_of_each_verdict_can_be_typed(folder, tmp_path, run):
     np.save(tmp_path / names[0], old)
     np.save(tmp_path / names[1], (old @ np.linalg.qr(rng.normal(size=(24, 24)))[0])[rng.permutation(200)])
     found = json.loads(run(*names, "-o", "c", "--json", *QUICK).out)
-    assert found["verdict"]["headline"] == "undecided: the anchors look mispaired"
+    assert found["verdict"]["headline"] == "undecided: the pairs look mispaired"
     assert found["next"] == "congruence check old.npy new.npy --ids OLD-IDS,NEW-IDS -o c --force"
     certificate = SimpleNamespace(
         verdict=SimpleNamespace(action="undecided", more=40), n_anchors=160, pairing={"state": "paired"}

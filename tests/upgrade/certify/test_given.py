@@ -70,7 +70,7 @@ def test_arrays_do_not_collide_and_rows_without_a_partner_are_counted(p):
     found = certify(old[:100], new[:100], labels=p.labels[:100], **QUICK)
     assert found.task == "same_class@1"
     assert certify(old[:100], new[:100], queries=(old[100:], new[100:]), **QUICK).n_queries == 200
-    with pytest.raises(InputError, match="have the vectors of anchors"):
+    with pytest.raises(InputError, match="have the vectors of pairs"):
         certify(old[:100], new[:100], queries=(old[:80], new[:80]), **QUICK)
     apart = [Embeddings(X[k : k + 60], ids=range(k, k + 60)) for X, k in ((old, 0), (new, 20))]
     joined = certify(*apart, **QUICK)

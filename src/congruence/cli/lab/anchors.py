@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def anchors(
     file: str | None = argument(None, "The store, in the old model: a file, file:key, or a folder of parts."),
-    n: int = option(..., "Number of anchors.", "--count", "-n"),
+    n: int = option(..., "Number of items.", "--count", "-n"),
     out: str = option(..., "File to write: ids, row numbers or texts (.txt), or ids and vectors.", "--out", "-o"),
     method: str = option("variance", "variance, facility, volume, kmeans++, leverage, random or balanced."),
     labels: str | None = option(None, "file:key with one class per row (balanced)."),
     ids: str | None = option(None, "Key, column or file of the ids; none for row numbers."),
     max_rows: int = option(10000, "Choose among a random sample of this many rows."),
     seed: Seed = 0,
-    plot: str | None = option(None, "Plot the variance covered: .svg, .png or .pdf."),
+    plot: str | None = option(None, "Plot the variance that they span: .svg, .png or .pdf."),
     texts: bool = option(False, "Write texts included in congruence, for an index of images.", "--texts"),
     force: Force = False,
     as_json: Json = False,
@@ -78,13 +78,13 @@ def _print(file: str, chosen: Anchors, out: str, following: str | None) -> None:
         "store": f"{chosen.n_rows:,} rows of {file}{drawn}",
         "left out": ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or None,
         "method": chosen.method,
-        "anchors": f"{len(chosen):,}, {order}",
-        "variance they cover": covered,
+        "items": f"{len(chosen):,}, {order}",
+        "variance they span": covered,
         "written to": out,
     }
-    print_facts("Anchors", facts)
+    print_facts("Items to encode", facts)
     if following is None:
-        vectors = f"For congruence fit, write the anchors with their vectors: -o {out[:-4]}.parquet."
+        vectors = f"For congruence fit, write the items with their vectors: -o {out[:-4]}.parquet."
         say(f"Encode these rows' items with the new model. {vectors}")
     else:
         ids = "the same ids" if chosen.has_ids else "their row numbers as ids"
@@ -92,7 +92,7 @@ def _print(file: str, chosen: Anchors, out: str, following: str | None) -> None:
         say(f"  {following}")
     if chosen.method not in ("random", "balanced"):
         say(
-            "These anchors are not a random sample: they are easier to tell apart than other items. To certify "
+            "These items are not a random sample: they are easier to tell apart than other items. To certify "
             "the map, also encode random items (--method random), and run congruence check with --anchors "
             f"{shlex.quote(out)}, which scores only the other items."
         )

@@ -126,7 +126,7 @@ def drift(
     exit_code: bool = option(False, "Exit with code 1 if the encoder has changed.", "--exit-code"),
     as_json: Json = False,
 ) -> None:
-    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors.
+    """Detect a changed encoder, by canaries (reference items encoded again) or from a stream of unpaired vectors.
 
     Example: congruence lab drift library/old-photos.parquet library/new-photos.parquet --canaries
     """

@@ -187,7 +187,7 @@ class Bridge:
         if not isinstance(out, Embeddings):
             return out
         if self._unit and not out.vectors.any(axis=1).all():
-            fix = "Pass `normalize=False`, or fit with more anchors."
+            fix = "Pass `normalize=False`, or fit with more pairs."
             raise ZeroRowError("The map maps some queries to zero.", fix)
         return out.vectors
 

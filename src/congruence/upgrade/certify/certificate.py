@@ -141,7 +141,7 @@ class Certificate(PlainData):
         for strategy, score in self.strategies[self.task].items():
             facts[strategy] = f"{self.task} {score}"
         facts["measured on"] = f"{self.measured['rows']}; {self.measured['queries_are']} {self.measured['queries']}"
-        facts["fitted on"] = f"{self.n_anchors:,} anchors ({', '.join(self.fitted)})"
+        facts["fitted on"] = f"{self.n_anchors:,} pairs ({', '.join(self.fitted)})"
         return f"Certificate: {self.verdict.headline}", facts
 
 
@@ -185,7 +185,7 @@ def certify(
         used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
-        other modality as its ``means``; the choice is repeated without each part of the anchors that is scored.
+        other modality as its ``means``; the choice is repeated without each part of the pairs that is scored.
     modality : str, optional
         Modality of anchors that are not in a mapping; by default the modality the embeddings declare.
     fitted : str, optional
@@ -378,13 +378,13 @@ def _map_notes(recipe: MapRecipe, choice: Choice, of_folds: list[str]) -> list[s
     facts = dict(choice_rows(choice.to_dict()))
     why = facts.get("chosen by", facts.get("chosen because"))
     if len(recipe.fitted) > 1:
-        where = f"chosen among rotations, since {' and '.join(recipe.fitted)} anchors are fitted on together"
+        where = f"chosen among rotations, since {' and '.join(recipe.fitted)} pairs are fitted on together"
     else:
-        where = f"which is what congruence fit chooses on the {recipe.fitted[0]} anchors"
+        where = f"which is what congruence fit chooses on the {recipe.fitted[0]} pairs"
     notes = [f"Certified map: {choice.name}, {where}: {why}."]
     if of_folds.count(choice.name) < len(of_folds):
         notes.append(
-            "The choice is made again without each part of the anchors that is scored: "
+            "The choice is made again without each part of the pairs that is scored: "
             f"{of_folds.count(choice.name)} of {len(of_folds)} times it was the same. The scores are those of "
             "choosing and fitting together."
         )

@@ -109,7 +109,7 @@ def make_tables(
     fewest = min(len(right[name]) for name in both)
     if what == "anchors" and fewest < FEWEST:
         raise TooFewAnchorsError(
-            f"Too few: both models have {fewest} anchors, and a certificate needs {FEWEST}.",
+            f"Too few: both models have {fewest} pairs, and a certificate needs {FEWEST}.",
             "Encode more items with both models.",
         )
     given, kept = (sum(map(len, (*old.values(), *new.values()))) for old, new in ((source, target), (left, right)))
@@ -427,7 +427,7 @@ def split_anchors(
         if listed.all():
             raise ParameterError(
                 f"Got {name}… with all {len(common)} common items, and none left to score.",
-                f"Encode some at random, or leave out {name}… to score the anchors among each other.",
+                f"Encode some at random, or leave out {name}… to score the pairs among each other.",
             )
         heldout = common[~listed]
     elif not 0 < anchors < len(common):
@@ -567,7 +567,7 @@ class Design:
         """Return in words on which rows and queries everything is measured, and a digest of the ids of these rows."""
         items, search = self.items, self.items.searches[-1]
         stored, modality, count = items.tables.store_modality, search.modality, len(search.queries)
-        how = "held out" if self.heldout else "the anchors, each by maps that were not fitted on it"
+        how = "held out" if self.heldout else "the pairs, each by maps that were not fitted on it"
         ids = "\n".join(sorted(items.tables.ids[stored][search.rows].tolist()))
         return {
             "rows": f"{len(search.rows):,} {'' if stored == UNNAMED else f'{stored} '}rows, {how}",
@@ -600,8 +600,8 @@ class Design:
             )
         if not self.heldout:
             notes.append(
-                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors "
-                "drawn at random. Anchors chosen by congruence lab anchors differ from each other more than other "
+                "Pairs are scored among each other, each by a map fitted without it. This is right for pairs "
+                "drawn at random. Pairs chosen by congruence lab anchors differ from each other more than other "
                 "items do, so their scores can be too high: score other items, drawn at random."
             )
         if not self.items.judged:
@@ -689,18 +689,18 @@ def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
     same = names[is_in(names, anchors.ids[anchors.store_modality])]
     if len(same):
         raise InputError(
-            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
+            f"{len(same)} queries are pairs too (first {name_rows(np.arange(1), same)}).", "Remove these pairs."
         )
     known = {row.tobytes() for row in _both(anchors)}
     copies = sum(row.tobytes() in known for row in _both(queries))
     if 2 * copies > queries.n:
         raise InputError(
-            f"{copies} of {queries.n} queries have the vectors of anchors in both models.", "Remove these anchors."
+            f"{copies} of {queries.n} queries have the vectors of pairs in both models.", "Remove these pairs."
         )
     if queries.n < _FEWEST_QUERIES:
         raise InputError(
             f"Got {queries.n} held-out items; expected at least {_FEWEST_QUERIES}.",
-            "Pass more, or leave out `queries=…` to score the anchors among each other.",
+            "Pass more, or leave out `queries=…` to score the pairs among each other.",
         )
 
 
@@ -716,7 +716,7 @@ def _join_texts(
     """Pair text queries by row, check that they come from the anchors' two models, and return them with their ids."""
     if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
-            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the pairs'}.",
             "Remove `text_queries=…`.",
         )
     ours, theirs = texts

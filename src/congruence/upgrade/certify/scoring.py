@@ -462,7 +462,7 @@ def sizes_of(units: np.ndarray, fold: np.ndarray) -> list[int]:
     fewest = min(len(np.unique(units[fold == part])) for part in range(FOLDS))
     if not fewest:
         raise TooFewAnchorsError(
-            f"Got {len(np.unique(units))} anchors that are no near-duplicates; expected at least {FOLDS}, to fit maps "
+            f"Got {len(np.unique(units))} pairs that are no near-duplicates; expected at least {FOLDS}, to fit maps "
             "on parts of them.",
             "Encode more items, or fit on the other modality.",
         )

@@ -62,6 +62,11 @@ _NAMED = {
 }
 
 
+def name_measure(task: str) -> str:
+    """Return the name of a measure in words."""
+    return "the graded overlap of result lists" if is_of_lists(task) else _NAMED.get(task, task)
+
+
 @dataclass(frozen=True)
 class Criteria(PlainData):
     """Criteria for a sufficient map."""
@@ -167,7 +172,7 @@ def judge(
     """Apply the rule to the scores, and to resamples of them: an action is recommended if ``SURE`` of these agree."""
     if pairing.decided and not pairing.looks_paired:
         advice = "Check that both files list the same items in the same order, or pair them by id."
-        return Verdict(UNDECIDED, "undecided: the anchors look mispaired", f"{pairing.sentence} {advice}")
+        return Verdict(UNDECIDED, "undecided: the pairs look mispaired", f"{pairing.sentence} {advice}")
     of_lists = is_of_lists(task)
     values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
 
@@ -207,9 +212,9 @@ def judge(
     headline, reason = _in_words(verdict, measured, curve, task, mixed, thresholds, confidence)
     least = min(covered, key=lambda name: covered[name])
     if verdict.action in ("progressive", "re-embed", UNDECIDED) and covered[least] < WELL_COVERED:
-        these, more = ("vectors'", "anchors like these rows") if least == UNNAMED else (least, f"{least} anchors")
+        these, more = ("vectors'", "pairs like these rows") if least == UNNAMED else (least, f"{least} pairs")
         reason += (
-            f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so "
+            f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no pair spans, so "
             f"{more} would help most."
         )
     return replace(verdict, headline=headline, reason=reason, confidence=confidence)
@@ -248,9 +253,9 @@ _WORDS = {
     "leave": (
         ACTIONS["leave"],
         "{named} is {left:.3f} where the new model's queries search the old vectors as they are, and {mapped:.3f} "
-        "after mapping{old}; the required score was {wanted:.3f}.",
+        "after mapping{old}; required was {wanted:.3f}.",
     ),
-    "map": (ACTIONS["map"], "{got}; the required score was {wanted:.3f}."),
+    "map": (ACTIONS["map"], "{got}; required was {wanted:.3f}."),
     "queries": (
         ACTIONS["queries"],
         "{named} is {queries:.3f} with mapped queries and {stored:.3f} with mapped stored vectors{after}{old}. The "
@@ -258,10 +263,10 @@ _WORDS = {
     ),
     "progressive": (
         "map, then re-embed {share:.0%}",
-        "{got}; the required score was {wanted:.3f}. Re-embedding {share:.0%} of the store, and refitting the map on "
+        "{got}; required was {wanted:.3f}. Re-embedding {share:.0%} of the store, and refitting the map on "
         "them, is expected to reach it{sure}.{first}",
     ),
-    "re-embed": (ACTIONS["re-embed"], "{got}; the required score was {wanted:.3f}."),
+    "re-embed": (ACTIONS["re-embed"], "{got}; required was {wanted:.3f}."),
     "keep, by lists": (
         ACTIONS["keep"],
         "{got}. Mapping does not bring the results closer to those of the new model.",
@@ -323,7 +328,7 @@ def _in_words(
     """Return headline and reason."""
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
     of_lists, action = is_of_lists(task), verdict.action
-    named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
+    named = name_measure(task)
     strategy = "stored"
     if action != "progressive" and values.get("queries", -1.0) > values["stored"]:
         strategy = "queries"
@@ -402,6 +407,6 @@ def forecast(mixed: MixedStore, verdict: Verdict, task: str) -> dict[str, Any]:
     if verdict.action == "re-embed" and verdict.wanted is not None:
         words = (
             "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
-            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; required was {verdict.wanted:.3f}."
         )
     return {**mixed.to_dict(), "sentence": words}

@@ -229,7 +229,7 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike) -> f
     Q, Z, Y = (normalize_rows(as_matrix(rows, name), dtype=np.float64) for name, rows in sides.items())
     check_same_rows(len(Z), len(Y), "mapped", "native")
     if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
-        problem = f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows."
+        problem = f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d re-embedded rows."
         raise ShapeError(problem, "Pass queries and rows of the new model.")
     if len(Z) < FEWEST:
         problem = f"Got {len(Z)} measured random rows; {FEWEST} are needed."
