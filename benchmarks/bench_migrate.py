@@ -38,58 +38,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common import arguments, current_mb, peak_mb, write_json
+from common import Clock, arguments, write_json
 from migrate_copies import KINDS, Product, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # ---- one way, in a separate process
 # ----------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Measures wall-clock and processor seconds of this process and of the PostgreSQL server."""
-
-    def __init__(self, server: int | None) -> None:
-        self.server = server
-        self.parts: dict[str, dict[str, float]] = {}
-
-    def _processor(self) -> float:
-        return time.process_time() + (processor_of(self.server) if self.server else 0)
-
-    def __call__(self, name: str, step: Callable[[], Any]) -> Any:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        rest, seconds, cpu = current_mb(), time.perf_counter(), self._processor()
-        found = step()
-        self.parts[name] = {
-            "seconds": time.perf_counter() - seconds,
-            "cpu": self._processor() - cpu,
-            "mb": peak_mb() - rest,
-        }
-        return found
-
-
-def processor_of(server: int) -> float:
-    """Return the processor seconds of a server and its processes, including those that have ended."""
-    ticks = 0
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = place.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(place.parent.name) == server:
-            ticks += sum(map(int, fields[11:15]))
-        elif int(fields[1]) == server:
-            ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def child(options: argparse.Namespace) -> dict[str, Any]:

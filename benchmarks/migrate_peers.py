@@ -17,15 +17,15 @@ Qdrant, since no server was available. vecshift 0.4.0 and embedflow 0.8.0 embed 
 from __future__ import annotations
 
 import json
-import re
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from common import Clock
 
 
 def isotrieve(kind: str, address: str, folder: Path, source: np.ndarray, target: np.ndarray) -> Callable[[], Any]:
@@ -66,10 +66,6 @@ def rebasis(kind: str, address: str, folder: Path, source: np.ndarray, target: n
     return migrate
 
 
-def status(name: str) -> float:
-    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
-
-
 def main() -> None:
     name, kind, address, folder, *server = sys.argv[1:]
     with np.load(Path(folder) / "anchors.npz", allow_pickle=False) as anchors:
@@ -77,33 +73,9 @@ def main() -> None:
     run = {"isotrieve": isotrieve, "rebasis": rebasis}[name](kind, address, Path(folder), source, target)
     if kind == "lancedb":
         import lancedb  # noqa: F401  # imported before timing starts, as in all benchmarks
-    processor = processor_of(int(server[1])) if server else 0.0
-    Path("/proc/self/clear_refs").write_text("5")
-    rest, seconds, cpu = status("VmRSS"), time.perf_counter(), time.process_time()
-    run()
-    found = {
-        "seconds": time.perf_counter() - seconds,
-        "cpu": time.process_time() - cpu + ((processor_of(int(server[1])) - processor) if server else 0.0),
-        "mb": status("VmHWM") - rest,
-    }
-    print("\n" + json.dumps({f"{name} {version(name)}": found}))
-
-
-def processor_of(server: int) -> float:
-    """As in ``bench_migrate.py``, which this interpreter cannot import."""
-    import os
-
-    ticks = 0
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = place.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(place.parent.name) == server:
-            ticks += sum(map(int, fields[11:15]))
-        elif int(fields[1]) == server:
-            ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    clock = Clock(int(server[1]) if server else None)
+    clock("whole", run)
+    print("\n" + json.dumps({f"{name} {version(name)}": clock.parts["whole"]}))
 
 
 if __name__ == "__main__":
