@@ -175,6 +175,51 @@ def test_a_row_that_changes_its_collection_has_the_vector_of_its_collection(lang
         assert numbers(stored(connection, "docs"))["same-1"].tobytes() == rows["same"][1].astype(">f4").tobytes()
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", range(0, 7, 2))
+@pytest.mark.parametrize("step", ["run", "switch", "rollback"])
+def test_a_kill_while_the_others_are_copied_loses_nothing(langchain, tmp_path, step, at):
+    _, connection, rows = langchain
+    others, before = {name: stored(connection, name) for name in ("wide", "same")}, stored(connection, "docs")
+    with migrating(langchain, tmp_path) as migration:
+        if step != "run":
+            migration.run(mixed=True)
+            assert migration.verify().passed
+        if step == "rollback":
+            migration.switch()
+        for k in range(30):  # what is then to be copied
+            write(connection, "wide", f"wide-{k}", unit(1, 12, 300 + k)[0], f"text {k}")
+        others["wide"] = stored(connection, "wide")
+        calls, update = [], migration.database._update
+
+        def dying(cursor, state, part, side):
+            calls.append(part.copied)
+            if part.copied and sum(calls) > at:
+                raise Killed
+            update(cursor, state, part, side)
+
+        migration.database._update, migration.database._fill_rows = dying, 4
+        with pytest.raises(Killed):
+            migration.run(mixed=True) if step == "run" else getattr(migration, step)()
+        assert {name: stored(connection, name) for name in others} == others
+    with migrating(langchain, tmp_path) as migration:
+        if step == "run":
+            migration.run(mixed=True, resume=True)
+            assert migration.verify().passed
+        if step != "rollback":
+            migration.switch()
+            wanted = [rotation().transform(rows["docs"], role="store")[int(one[5:])] for one in before]
+            np.testing.assert_allclose(list(numbers(stored(connection, "docs")).values()), wanted, atol=1e-6)
+        assert {name: stored(connection, name) for name in others} == others
+        assert migration.rollback()["identical"]
+        migration.discard()
+    assert {name: stored(connection, name) for name in others} == others
+    assert stored(connection, "docs") == before
+
+
 def test_several_widths_are_refused_with_what_to_do(langchain, tmp_path):
     where = langchain[0]
     with (
