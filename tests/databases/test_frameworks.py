@@ -310,6 +310,27 @@ def test_a_llamaindex_table(database, here, tmp_path, kind):
     assert type_ == (f"{kind}({NEW})",)
 
 
+def test_all_tables_of_a_name(server, here, tmp_path):
+    where = server.url()
+    rotation().save(tmp_path / "map")
+    with psycopg.connect(where, autocommit=True) as connection:
+        for name, dim in {"data_a": OLD, "data_b": OLD, "data_c": 12, "other": OLD}.items():
+            connection.execute(f"CREATE TABLE public.{name} (id bigserial PRIMARY KEY, embedding vector({dim}))")
+            for vector in unit(30, dim, 1):
+                connection.execute(f"INSERT INTO public.{name} (embedding) VALUES (%s)", [text(vector)])
+        address = where.replace(":s3cret", "")
+        done = here("migrate", address, "run", "--map", "map", "--table", "data_*", "--modality", "text", "--yes").ends(
+            1
+        )
+        assert [line for line in done.err.splitlines() if line.startswith("refused: public.data_c: Got 12-d")]
+        here("migrate", address, "switch", "--journal", "*").ends(0)
+        widths = "SELECT vector_dims(embedding) FROM public.{} LIMIT 1"
+        found = [connection.execute(widths.format(f"{name}")).fetchone()[0] for name in ("data_a", "data_b", "data_c")]
+        assert [*found, *connection.execute(widths.format("other")).fetchone()] == [NEW, NEW, 12, OLD]
+        here("migrate", address, "finish", "--journal", "*", "--yes").ends(0)
+        connection.execute("DROP TABLE public.data_a, public.data_b, public.data_c, public.other")
+
+
 def test_smart_search_of_immich(database, here, tmp_path):
     where, connection = database
     connection.execute(IMMICH)

@@ -155,7 +155,7 @@ def each(step: Callable[..., None]) -> Callable[..., None]:
             names = _tables_in(url, pattern)
         else:
             raise ParameterError(f"Got --table {pattern} and one journal.", "Leave out --journal: each has its own.")
-        chosen = [name for name in names if fnmatchcase(name, pattern)]
+        chosen = [name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"public.{pattern}")]
         if not chosen:
             what = "migration here" if options is None else "table"
             fix = f"Pass one of {', '.join(names)}." if names else "Check the address."
