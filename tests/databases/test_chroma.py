@@ -1,4 +1,11 @@
-"""Chroma: the contract on a folder of its client, and interrupted renames."""
+"""Chroma: the contract on a folder of its client and on its own server, and interrupted renames."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +21,13 @@ chromadb = LazyModule("chromadb")
 
 
 def client_of(where):
+    if where.startswith("chroma+http://"):
+        return chromadb.HttpClient(host="127.0.0.1", port=int(where.rpartition(":")[2]))
     return chromadb.PersistentClient(path=where.removeprefix("chroma://"))
 
 
-def make_collection(folder, ids, vectors, others, table="items", **options):
-    where = f"chroma://{folder}/db"
+def make_collection(folder, ids, vectors, others, table="items", where=None, **options):
+    where = where or f"chroma://{folder}/db"
     config = {"hnsw": {"space": "ip", "ef_construction": 150}}
     made = client_of(where).create_collection(table, configuration=config, embedding_function=None, **options)
     metadatas = [{"kind": kind} for kind in others["kind"]]
@@ -116,6 +125,46 @@ class TestFolder(RenamesContract, DatabaseContract):
             assert (info.rows, info.dim, info.distance, info.id_type) == (len(made[1]), DIM, "dot", "text")
             assert info.index == "HNSW (m=16, ef_construction=150)"
             assert database.stage() is Stage.UNTOUCHED
+
+
+PROGRAM = shutil.which("chroma", path=str(Path(sys.executable).parent))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Run the server that the package contains, and return its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("chroma")
+    command = [PROGRAM, "run", "--host", "127.0.0.1", "--port", str(port), "--path", str(folder / "db")]
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"chroma+http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs the program chroma beside this Python")
+class TestServer(TestFolder):
+    """A server, to which other processes write at the same time."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server):
+        self.where = server
+
+    def make(self, folder, ids, vectors, others, **names):
+        client = client_of(self.where)
+        for one in client.list_collections():
+            client.delete_collection(one.name)
+        return make_collection(folder, [str(one) for one in ids], vectors, others, where=self.where)
 
 
 @pytest.fixture

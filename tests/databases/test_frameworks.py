@@ -175,6 +175,51 @@ def test_a_row_that_changes_its_collection_has_the_vector_of_its_collection(lang
         assert numbers(stored(connection, "docs"))["same-1"].tobytes() == rows["same"][1].astype(">f4").tobytes()
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", range(0, 7, 2))
+@pytest.mark.parametrize("step", ["run", "switch", "rollback"])
+def test_a_kill_while_the_others_are_copied_loses_nothing(langchain, tmp_path, step, at):
+    _, connection, rows = langchain
+    others, before = {name: stored(connection, name) for name in ("wide", "same")}, stored(connection, "docs")
+    with migrating(langchain, tmp_path) as migration:
+        if step != "run":
+            migration.run(mixed=True)
+            assert migration.verify().passed
+        if step == "rollback":
+            migration.switch()
+        for k in range(30):  # what is then to be copied
+            write(connection, "wide", f"wide-{k}", unit(1, 12, 300 + k)[0], f"text {k}")
+        others["wide"] = stored(connection, "wide")
+        calls, update = [], migration.database._update
+
+        def dying(cursor, state, part, side):
+            calls.append(part.copied)
+            if part.copied and sum(calls) > at:
+                raise Killed
+            update(cursor, state, part, side)
+
+        migration.database._update, migration.database._fill_rows = dying, 4
+        with pytest.raises(Killed):
+            migration.run(mixed=True) if step == "run" else getattr(migration, step)()
+        assert {name: stored(connection, name) for name in others} == others
+    with migrating(langchain, tmp_path) as migration:
+        if step == "run":
+            migration.run(mixed=True, resume=True)
+            assert migration.verify().passed
+        if step != "rollback":
+            migration.switch()
+            wanted = [rotation().transform(rows["docs"], role="store")[int(one[5:])] for one in before]
+            np.testing.assert_allclose(list(numbers(stored(connection, "docs")).values()), wanted, atol=1e-6)
+        assert {name: stored(connection, name) for name in others} == others
+        assert migration.rollback()["identical"]
+        migration.discard()
+    assert {name: stored(connection, name) for name in others} == others
+    assert stored(connection, "docs") == before
+
+
 def test_several_widths_are_refused_with_what_to_do(langchain, tmp_path):
     where = langchain[0]
     with (
@@ -263,6 +308,27 @@ def test_a_llamaindex_table(database, here, tmp_path, kind):
         "attname = 'embedding'"
     ).fetchone()
     assert type_ == (f"{kind}({NEW})",)
+
+
+def test_all_tables_of_a_name(server, here, tmp_path):
+    where = server.url()
+    rotation().save(tmp_path / "map")
+    with psycopg.connect(where, autocommit=True) as connection:
+        for name, dim in {"data_a": OLD, "data_b": OLD, "data_c": 12, "other": OLD}.items():
+            connection.execute(f"CREATE TABLE public.{name} (id bigserial PRIMARY KEY, embedding vector({dim}))")
+            for vector in unit(30, dim, 1):
+                connection.execute(f"INSERT INTO public.{name} (embedding) VALUES (%s)", [text(vector)])
+        address = where.replace(":s3cret", "")
+        done = here("migrate", address, "run", "--map", "map", "--table", "data_*", "--modality", "text", "--yes").ends(
+            1
+        )
+        assert [line for line in done.err.splitlines() if line.startswith("refused: public.data_c: Got 12-d")]
+        here("migrate", address, "switch", "--journal", "*").ends(0)
+        widths = "SELECT vector_dims(embedding) FROM public.{} LIMIT 1"
+        found = [connection.execute(widths.format(f"{name}")).fetchone()[0] for name in ("data_a", "data_b", "data_c")]
+        assert [*found, *connection.execute(widths.format("other")).fetchone()] == [NEW, NEW, 12, OLD]
+        here("migrate", address, "finish", "--journal", "*", "--yes").ends(0)
+        connection.execute("DROP TABLE public.data_a, public.data_b, public.data_c, public.other")
 
 
 def test_smart_search_of_immich(database, here, tmp_path):

@@ -246,6 +246,9 @@ class Chroma(CollectionDatabase):
     def close(self) -> None:
         """Close the client: a folder's files, with the last of its clients. Some releases cannot."""
         getattr(self._client, "close", lambda: None)()
+        if self._folder is None:  # that of a server leaves its connection open
+            session = getattr(getattr(self._client, "_server", None), "_session", None)
+            getattr(session, "close", lambda: None)()
 
 
 def _is_mark(collection: Any) -> bool:

@@ -776,7 +776,8 @@ class PgVector(ColumnDatabase):
                     differ = f"ROW({there})::record *<> ROW({lacking})::record"
                 source = self._source(other, all_rows=True, where=f"({self._rows}\n) IS NOT TRUE AND {differ}")
                 following = "" if after is None else f"WHERE t.id > $1::{self._id_type}"
-                query = f"SELECT {self._id}, t.place FROM {source} {following} ORDER BY t.id LIMIT {MOST_ROWS}"
+                page = f"ORDER BY t.id LIMIT {MOST_ROWS}" if cursor is None else ""  # few are left under the lock
+                query = f"SELECT {self._id}, t.place FROM {source} {following} {page}"
                 versions = dict(reader.execute(query, [] if after is None else [after]).fetchall())
             if not versions:
                 return
@@ -788,6 +789,8 @@ class PgVector(ColumnDatabase):
                     self._attempt(partial(self._write_some, state, part, side))
                 else:
                     self._update(cursor, state, part, side)
+            if cursor is not None:
+                return
 
     def _map_rest(self, cursor: Any, side: VectorSide) -> int:
         """Map rows that lack a vector of a side, under the lock of a cursor or in own transactions; return how many."""

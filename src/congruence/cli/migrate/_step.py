@@ -155,9 +155,11 @@ def each(step: Callable[..., None]) -> Callable[..., None]:
             names = _tables_in(url, pattern)
         else:
             raise ParameterError(f"Got --table {pattern} and one journal.", "Leave out --journal: each has its own.")
-        chosen = [name for name in names if fnmatchcase(name, pattern)]
+        chosen = [name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"public.{pattern}")]
         if not chosen:
-            raise ParameterError(f"No name at {url} matches {pattern}.", f"Pass one of {', '.join(names) or 'others'}.")
+            what = "migration here" if options is None else "table"
+            fix = f"Pass one of {', '.join(names)}." if names else "Check the address."
+            raise ParameterError(f"No {what} of {url} has a name like {pattern}.", fix)
         for name in chosen:
             say_error(f"{name}:")
             own = {"journal": name} if options is None else {"options": replace(options, table=name)}
