@@ -22,7 +22,7 @@ def searched_rows(mapping: HeadsMap, gallery: RowsLike, *, side: str = "source",
     check_choice(hubness, ("auto", "csls", "none"), "hubness")
     asked = SIDES.index(side)
     G = normalize_rows(to_numpy((mapping.transform, mapping.transform_target)[1 - asked](gallery)))
-    if hubness == "none" or (hubness == "auto" and mapping.search_banks is None):
+    if hubness == "none" or (hubness == "auto" and mapping.facts_.get("hubness") != "csls"):
         return G
     if mapping.banks_ is None:
         raise ParameterError(

@@ -159,8 +159,8 @@ class SCLIP(HeadTrainer):
 
     Notes
     -----
-    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes;
-    docs/research/sotalign.md lists how the public code of S-CLIP differs.
+    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes.
+    S-CLIP's authors train whole encoders, use unpaired images alone, and add a loss on key words.
 
     Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its
     code, https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
