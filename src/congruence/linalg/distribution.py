@@ -109,7 +109,7 @@ class RowDistribution:
         """Return squared Mahalanobis distances (n,) of unit rows and the logarithms of their norms."""
         Z = (unit - self.mean) / self.scale
         along = np.square(Z @ self.directions.T)
-        near = along @ (1 / self.variances[:-1]) + (np.einsum("ij,ij->i", Z, Z) - along.sum(axis=1)) / self.variances[-1]
+        near = along @ (1 / self.variances[:-1]) + (np.square(Z).sum(axis=1) - along.sum(axis=1)) / self.variances[-1]
         return np.asarray(near + np.square((logs - self.norms[0]) / self.norms[1]))
 
     def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
@@ -229,7 +229,7 @@ def _few_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...
     n, d = unit.shape
     mean = unit.mean(axis=0)
     Z = unit - mean
-    variance = np.einsum("ij,ij->j", Z, Z) / n
+    variance = Z.var(axis=0)
     # A component that hardly varied among few rows may vary in others.
     scale = np.maximum(np.sqrt((n * variance + 20 * variance.mean()) / (n + 20)), 1e-6)
     Z /= scale
