@@ -18,7 +18,7 @@ JOBS = (
     "RSA",
     "CCA, rank",
 )
-JOBS += ("null of procrustes", "command: 1 query", "first fit", "congruence --help")
+JOBS += ("null of", "command: 1 query", "first fit", "congruence --help")
 
 #: A ratio that is worse by this factor fails.
 WORSE = 1.5

@@ -30,6 +30,29 @@ def test_scores_are_those_of_the_metrics_and_repeat():
     )
 
 
+@pytest.mark.parametrize("shape", [(60, 8, 6), (40, 70, 55)])
+def test_metrics_together_score_as_each_alone(shape):
+    """What they share is computed once; rows with ties, whose orders are drawn at random."""
+    X, Y = (np.round(2 * A) for A in pair(*shape))
+    together = compare_spaces(X, Y, list(BETWEEN_SPACES), permutations=7, halves=3)
+    for score in together:
+        (alone,) = compare_spaces(X, Y, [score.metric], permutations=7, halves=3)
+        for field in ("value", "null_mean", "null_sd", "p_value", "low", "high"):
+            assert getattr(score, field) == pytest.approx(getattr(alone, field), abs=1e-12), field
+
+
+def test_re_pairings_in_single_precision():
+    X, Y = (A.astype(np.float32) for A in pair(400, 300, 280))
+    single, double = (
+        compare_spaces(*sides, ["procrustes_distance", "svcca", "pwcca", "cca"], permutations=5, halves=2)
+        for sides in ((X, Y), (X.astype(float), Y.astype(float)))
+    )
+    for one, other in zip(single, double, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-6)
+        assert one.null_mean == pytest.approx(other.null_mean, abs=1e-6)
+        assert one.p_value == other.p_value
+
+
 def test_related_spaces_stand_out_and_unrelated_ones_do_not():
     X, Y = pair()
     for score in compare_spaces(X, Y, permutations=99, halves=2):

@@ -55,6 +55,20 @@ def test_pca_reduction_is_scikit_learns():
     np.testing.assert_allclose(cca(A, B, rank=6, components="all"), principal_angles(a, b), atol=1e-8)
 
 
+@pytest.mark.parametrize("spread", [0.3, 0.9, 1.0])  # near 1 the components that lead are not told apart
+@pytest.mark.parametrize("shift", [0.0, 5.0, 300.0])
+def test_single_precision_keeps_six_digits(spread, shift):
+    rng = np.random.default_rng(2)
+    A = (rng.standard_normal((900, 60)) * spread ** np.arange(60) + shift).astype(np.float32)
+    B = (A @ rng.standard_normal((60, 50)) + rng.standard_normal((900, 50))).astype(np.float32)
+    for rank in (5, 40):
+        found, expected = (cca(*sides, rank=rank) for sides in ((A, B), (A.astype(float), B.astype(float))))
+        assert found == pytest.approx(expected, abs=1e-6)
+    for scale in (-60, 60):
+        scaled = np.ldexp(A, scale)
+        assert cca(scaled, B, rank=5) == pytest.approx(cca(A, B, rank=5), abs=1e-6)
+
+
 def test_kernel_reduction_is_scikit_learns():
     A, B = RNG.standard_normal((31, 5)), RNG.standard_normal((31, 3)) * 100
     a, b = (

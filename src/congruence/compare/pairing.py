@@ -330,8 +330,12 @@ def _count_items(
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares = np.einsum("ij,ij->i", Z, Z)
-        apart = (1 - 1e-6) * (squares[:, None] + squares) - 2 * Z @ Z.T
-        apart = np.sqrt(np.maximum(apart, 0.0) / max(2 * float(squares.mean()), 1e-30))
+        apart = Z @ Z.T
+        apart *= -2
+        apart += (1 - 1e-6) * (squares[:, None] + squares)
+        np.maximum(apart, 0.0, out=apart)
+        apart /= max(2 * float(squares.mean()), 1e-30)
+        np.sqrt(apart, out=apart)
         near = _copy_distance(apart)
         alike.append(apart <= near * _NEAR / _COPY)
         copies.append(apart <= near)

@@ -218,7 +218,7 @@ def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarr
                 (Z[:, half::2] / (np.linalg.norm(Z[:, half::2], axis=1, keepdims=True) + 1e-30)).astype(np.float32)
                 for Z in (mapped, target)
             )
-            out[half, part] = a @ b.T
+            np.matmul(a, b.T, out=out[half, part[0] : part[-1] + 1])
     for half in range(2):
         out[half] /= max(float(out[half].std()), 1e-12)
     return out

@@ -117,6 +117,8 @@ def _quick_whitened(A: Array, rank: int) -> np.ndarray | None:
     """
     if not (isinstance(A, np.ndarray) and A.dtype == np.float32 and rank < A.shape[1] < len(A)):
         return None
+    if not 1e-15 < max(float(A.max()), -float(A.min())) < 1e15:  # squares would leave the range
+        return None
     mean = A.mean(axis=0, dtype=np.float64)
     parts = list(blocks(len(A), 4 * A.shape[1], budget=2**22))
     gram = np.zeros((A.shape[1],) * 2)
@@ -124,14 +126,10 @@ def _quick_whitened(A: Array, rank: int) -> np.ndarray | None:
         C = A[part] - mean.astype(np.float32)
         gram += C.T @ C
     values, vectors = np.linalg.eigh(gram)
-    top = float(values[-1])
-    gap = float(values[-rank] - values[-rank - 1])
-    if (
-        not 1e-20 < top < 1e20
-        or values[-rank] < 1e-3 * top
-        or gap < 1e-5 * top
-        or len(A) * float(mean @ mean) > 1e4 * top
-    ):
+    if not values[-1] > 0:
+        return None
+    leading, gap = values[-rank] / values[-1], (values[-rank] - values[-rank - 1]) / values[-1]
+    if not (leading > 1e-3 and gap > 1e-5) or len(A) * float(mean @ mean) > 1e4 * values[-1]:
         return None
     axes = vectors[:, -rank:].astype(np.float32)
     rows = np.concatenate([(A[part] - mean.astype(np.float32)) @ axes for part in parts]).astype(np.float64)
