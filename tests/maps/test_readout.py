@@ -162,6 +162,14 @@ def test_the_part_along_the_mean_of_rows_without_pairs_comes_from_the_old_rows()
     assert np.corrcoef(stored @ nu, new["image"][500:] @ nu)[0, 1] > 0.9
 
 
+def test_too_few_or_equal_rows_without_pairs_say_nothing_of_their_part_along_the_mean():
+    for rows in (OLD["image"][:1], np.repeat(OLD["image"][:1], 20, axis=0)):
+        means = {"image": (rows, NEW["image"])}
+        mapping = congruence.fit(OLD["text"], NEW["text"], modality="text", means=means, check=False)
+        assert mapping.readout_.slope.get("image", 0) == 0
+        assert np.isfinite(mapping.transform(OLD["image"], "image")).all()
+
+
 def test_what_is_added_to_the_mean_is_nothing_to_other_queries():
     for lift in (0, 0.1):
         mapping = fitted(Readout((), "cone", {"image": 0}, lift={"image": lift}))

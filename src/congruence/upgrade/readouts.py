@@ -12,7 +12,7 @@ from congruence.embeddings import MODALITIES
 from congruence.errors import ModalityError
 from congruence.maps import AffineMap, OrthogonalMap, make_map
 from congruence.maps.readout import Readout, find_lift, query_share
-from congruence.upgrade.choose import Candidate, Quality, measure_quality
+from congruence.upgrade.choose import FEWEST, Candidate, Quality, measure_quality
 
 
 def choose_readout(
@@ -43,7 +43,7 @@ def choose_readout(
         old, new = (side.get(name) for side in sides)
         if name in fitted:
             lift[name] = quality.lift
-        elif old is not None and new is not None:
+        elif old is not None and new is not None and min(len(old), len(new)) >= FEWEST:
             height[name] = cosines[name] ** 2
             slope[name], found = _of_unpaired(
                 model.for_modality(name), _some(old), _some(new), quality.means, height[name]
@@ -89,7 +89,7 @@ def _of_unpaired(
     old, new = old - mapping.source_mean_, new - mapping.target_mean_
     axes = [mean / max(float(np.linalg.norm(mean)), 1e-12) for mean in (mapping.source_mean_, mapping.target_mean_)]
     parts = [rows @ axis for rows, axis in zip((old, new), axes, strict=True)]
-    slope = min(correlation * float(parts[1].std() / max(float(parts[0].std()), 1e-12)), 100.0)
+    slope = correlation * float(parts[1].std() / parts[0].std()) if parts[0].std() > 0.01 * parts[1].std() else 0.0
     mapped = old @ mapping.matrix
     mapped += np.outer(slope * parts[0] - mapped @ axes[1], axes[1])
     return slope, find_lift(mapped, new, mapping.target_mean_, height)
