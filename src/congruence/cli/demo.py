@@ -23,8 +23,8 @@ def demo(
     report: bool = option(True, "Write the HTML page."),
     as_json: Json = False,
 ) -> None:
-    """Search a photo library in the old index, mapped, lazily re-embedded and re-embedded; move it to the new model and
-    back; and write a page that shows the photos found.
+    """Search a photo library by an old model, mapped, and by a new one; move it and move it back; and write a page of
+    the photos found.
 
     Example: congruence demo --query "water lilly"
 

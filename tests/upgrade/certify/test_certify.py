@@ -216,7 +216,7 @@ def test_bad_input():
     for old, new, options, error, said in (
         ({}, target, {}, InputError, "in the old model and"),
         (images[0], {"text": target["text"]}, {}, InputError, "in the old model and"),
-        (*sides(p, slice(0, 9)), {}, errors.TooFewAnchorsError, "Too few: both models have 9 anchors"),
+        (*sides(p, slice(0, 9)), {}, errors.TooFewAnchorsError, "Too few: both models have 9 pairs"),
         ({"image": broken}, images[1], {}, errors.NotFiniteError, None),
         (images[0], {"image": embed(p.target_images, names)}, {}, IdError, None),
         ({"image": embed(p.source_images, modality="text")}, images[1], {}, ModalityError, "text vectors as image"),
@@ -226,7 +226,7 @@ def test_bad_input():
             {}, errors.SpaceMismatchError, "of the old model holds",
         ),
         (source | {"text": short}, target, {}, errors.SpaceMismatchError, "5 components"),
-        (source, target, {"queries": (source, target)}, InputError, "are anchors too"),
+        (source, target, {"queries": (source, target)}, InputError, "are pairs too"),
         (source, target, {"queries": images}, ModalityError, "unlike the pairs"),
         (*images, {"queries": [{"image": embed(np.eye(2, 32), ["x", "y"])}] * 2}, InputError, "2 held-out items"),
         *((source, target, {name: value}, ParameterError, None) for name, value in BAD.items()),

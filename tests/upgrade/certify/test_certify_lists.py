@@ -63,7 +63,7 @@ def test_what_a_log_costs(certificate):
     assert certificate.to_dict()["lists"]["by_encodings"][1]["score"]["n"] == QUERIES
     page = render_certificate(certificate)
     assert "50 encodings for a query" in page
-    assert f"{table[50]['items']:,} items to encode" in page
+    assert f"{table[50]['items']:,} items for" in page
 
 
 @pytest.mark.long

@@ -106,7 +106,7 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
         assert "re-embed" in (found.verdict.action, *found.verdict.between)
         sentence, half = found.progressive["sentence"], found.progressive["value"][-1]
         if found.verdict.settled:
-            assert f"would be {half:.3f}; required was {found.verdict.wanted:.3f}" in sentence
+            assert f"would be {half:.3f}; the score to reach was {found.verdict.wanted:.3f}" in sentence
             assert sentence in render_certificate(found)
 
 

@@ -50,7 +50,7 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path, run):
         "of the resamples",
         "map the queries",
         "recall@10",
-        "More anchors",
+        "More pairs",
         "Deriving a rotation",
         "gallery of 160",
     ):

@@ -253,9 +253,9 @@ _WORDS = {
     "leave": (
         ACTIONS["leave"],
         "{named} is {left:.3f} where the new model's queries search the old vectors as they are, and {mapped:.3f} "
-        "after mapping{old}; required was {wanted:.3f}.",
+        "after mapping{old}; the score to reach was {wanted:.3f}.",
     ),
-    "map": (ACTIONS["map"], "{got}; required was {wanted:.3f}."),
+    "map": (ACTIONS["map"], "{got}; the score to reach was {wanted:.3f}."),
     "queries": (
         ACTIONS["queries"],
         "{named} is {queries:.3f} with mapped queries and {stored:.3f} with mapped stored vectors{after}{old}. The "
@@ -263,10 +263,10 @@ _WORDS = {
     ),
     "progressive": (
         "map, then re-embed {share:.0%}",
-        "{got}; required was {wanted:.3f}. Re-embedding {share:.0%} of the store, and refitting the map on "
+        "{got}; the score to reach was {wanted:.3f}. Re-embedding {share:.0%} of the store, and refitting the map on "
         "them, is expected to reach it{sure}.{first}",
     ),
-    "re-embed": (ACTIONS["re-embed"], "{got}; required was {wanted:.3f}."),
+    "re-embed": (ACTIONS["re-embed"], "{got}; the score to reach was {wanted:.3f}."),
     "keep, by lists": (
         ACTIONS["keep"],
         "{got}. Mapping does not bring the results closer to those of the new model.",
@@ -407,6 +407,6 @@ def forecast(mixed: MixedStore, verdict: Verdict, task: str) -> dict[str, Any]:
     if verdict.action == "re-embed" and verdict.wanted is not None:
         words = (
             "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
-            f"refitted, {task} would be {mixed.values[-1]:.3f}; required was {verdict.wanted:.3f}."
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; the score to reach was {verdict.wanted:.3f}."
         )
     return {**mixed.to_dict(), "sentence": words}
