@@ -110,6 +110,7 @@ class Case:
         """Return the means that a map exchanges: of the anchors, and of the other modality's rows of ``classes``."""
         data, pair = self.data, self.pair
         own = data.anchors(self.modality) if anchors is None else anchors
+        every = classes is None
         if classes is None:
             # With one text per class, not even the mean of the test classes' texts may be used.
             classes = np.flatnonzero(~data.heldout_classes | data.heldout_classes.all())
@@ -118,7 +119,7 @@ class Case:
         if self.modality == "image":
             a, b, rows = *(data.prototypes[k] for k in pair), classes
         else:
-            a, b, rows = *(data.rows(k, "image") for k in pair), data.anchors("image", classes)
+            a, b, rows = *(data.rows(k, "image") for k in pair), data.anchors("image", None if every else classes)
         if a is not None and len(rows):
             out["text" if self.modality == "image" else "image"] = _mean(a, rows), None if b is None else _mean(b, rows)
         return out
@@ -250,6 +251,7 @@ def few_anchors(job: Job) -> None:
         data = case.data
         labels = data.prompt_labels if case.modality == "text" else data.labels
         pool = np.unique(labels[data.anchors(case.modality)])
+        pool = pool[pool >= 0]
         steps = sorted({n for n in (data.steps or job["classes"]) if n < len(pool)})
         for n in steps[:: max(1, len(steps) // 3)] if job.quick else steps:
             for seed in job.seeds:
