@@ -152,7 +152,7 @@ def run(
         "format": 1,
         "experiment": experiment.name,
         "title": f"{experiment.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else ""),
-        "embeddings": "stand-in" if stand_ins else "real",
+        "embeddings": "stand-in" if stand_ins else "real" if collections is None else "given",
         "stand_in": stand_ins or None,
         "stands_for": {"models": list(experiment.models), "data": list(experiment.data)} if stand_ins else None,
         "claim": experiment.claim,

@@ -139,7 +139,7 @@ def _collection(models: Sequence[tuple[str, Parts]], data: str) -> Collection:
         built.append(Model.unit(other, np.concatenate(images), own.vectors[rows]))
     labels = np.array([number[one] for one in (*train.labels, *test.labels)])
     known = train.ids is not None and test.ids is not None
-    ids = np.concatenate([train.ids, test.ids]) if known else np.arange(len(labels)).astype(str)  # type: ignore[list-item]
+    ids = np.concatenate([train.ids, test.ids]) if known else np.arange(len(labels)).astype(str)
     prompt_labels = np.array([number[one] for one in prompts.labels])[order]
     collection = Collection(
         data,

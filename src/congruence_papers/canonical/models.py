@@ -167,7 +167,10 @@ def open_for(
     if file is not None:
         if captions:
             raise ParameterError("Captions need encoders, not embeddings.", "Pass `root=…`, or no captions.")
-        return read_folders(file, [spec.split("/") for spec in named], sets)
+        groups = [spec.split("/") for spec in named]
+        if not all(len(group) > 1 and all(group) for group in groups):
+            raise ParameterError(f"{models!r} is no pair of models.", "Pass `models='openai-b32/laion400m-b32'`, say.")
+        return read_folders(file, groups, sets)
     if root is None:
         raise ParameterError(f"No folder of {', '.join(sets)}.", "Pass `root=…`, or `file=…` with their embeddings.")
     if captions:

@@ -10,6 +10,7 @@ import pytest
 
 from congruence.errors import FileError, IdError, InputError, ShapeError
 from congruence_papers import run
+from congruence_papers.canonical import open_sample
 from congruence_papers.canonical.folders import read_folders
 
 torch = pytest.importorskip("torch")
@@ -187,6 +188,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path, here):
     for name in ("openai-l14/pets/test_l.pt", "openai-l14/pets/*weights*.pt", "flava/pets"):
         assert name in done.err
     assert not (tmp_path / "out").exists()
+    assert "no pair of models" in here("lab reproduce", "fig5", "--models", "flava", "--file", "f").ends(2).err
     with pytest.raises(FileError, match="no folder at"):
         read_folders(tmp_path / "none", [["a", "b"]], ["pets"])
 
@@ -198,3 +200,27 @@ def test_a_figure_says_which_embeddings_it_was_made_of(tmp_path, here):
     done = here("lab reproduce", "fig4", *where).ends(0)
     assert "Real: embeddings by first, second. The paper's figure is of openai-b32/laion400m-b32" in done.out
     assert json.loads((tmp_path / "out/results.json").read_text())["embeddings"] == "real"
+
+
+def test_published_clips_are_measured_as_numpy_does(shared):
+    file = shared("clip_rn50_vitb32.npz")
+    rows = run("fig11", models="clip", file=file, seeds=1, parameters={"share": 1.0}).results["rows"]
+    found = {(row["pair"], row["metric"]): row["mean"] for row in rows if row["quantity"] == "after"}
+    data = open_sample("clip", file)
+    known, test = data.heldout_classes, ~data.train
+    assert set(data.labels[test]) <= set(np.flatnonzero(known))
+    for a, b in data.pairs:
+        (X, Y), (S, T) = data.both((a, b), "image"), data.both((a, b), "text")
+        A, B = (side[data.train].astype(float) for side in (X, Y))
+        U, _, Vt = np.linalg.svd((A - A.mean(0)).T @ (B - B.mean(0)), full_matrices=False)
+        turn = U @ Vt
+        mapped = (S[known] - S[~known].mean(0)) @ turn + T[~known].mean(0)
+        mapped /= np.linalg.norm(mapped, axis=1, keepdims=True)
+        own = np.mean(np.argmax(mapped @ T[known].T, axis=1) == np.arange(known.sum()))
+        name = data.pair_name((a, b))
+        assert own > 0.9
+        assert found[name, "text_retrieval"] == pytest.approx(own, abs=0.03)
+        cosine = np.sum(mapped * T[known], axis=1).mean()
+        assert found[name, "text_cosine"] == pytest.approx(cosine, abs=0.01)
+        classified = np.argmax(Y[test] @ mapped.T, axis=1) == data.labels[test]
+        assert found[name, "image_aligned_text"] == pytest.approx(classified.mean(), abs=0.02)
