@@ -25,7 +25,8 @@ from expect import KINDS, MODALITY, QUERIES, Cell, K, load, table, unit32
 from peers import BACKWARD, run_peers
 
 PAIRS = (50, 200)
-CHOSEN = ("RN50→B/32", "CLIP→FashionSigLIP", "passages BGE small→BGE base", "names MiniLM→MPNet")
+CHOSEN = ("RN50→B/32", "CLIP→FashionSigLIP", "LVIS B/32→EVA", "names MiniLM→MPNet")
+CHOSEN += ("passages BGE small→BGE base", "passages BGE base→MPNet")
 
 
 def split(rows: int, name: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

@@ -194,8 +194,7 @@ def main() -> None:
     old, _ = models(options.data, options.dim)
     rng, results = np.random.default_rng(options.seed), {}
     for kind in [options.kind] if options.kind else [*FILES]:
-        options.kind = kind
-        found: dict[str, Any] = {}
+        one, found = argparse.Namespace(**vars(options) | {"kind": kind}), dict[str, Any]()
         for arm in ("undisturbed", "killed twice"):
             with tempfile.TemporaryDirectory(dir=options.scratch) as name:
                 place, peaks, killed = Path(name), {}, []
@@ -204,13 +203,13 @@ def main() -> None:
                 moments = [None] if arm == "undisturbed" else [*rng.uniform(0.1, 0.9, 2) * found["undisturbed"]["wall"]]
                 said = None
                 for moment in moments:
-                    said = start(options, place, moment, peaks)
+                    said = start(one, place, moment, peaks)
                     if moment is not None and said is None:
                         killed.append(round(float(moment), 2))
                 if said is None:
-                    said = start(options, place, None, peaks)
+                    said = start(one, place, None, peaks)
                 wall = time.monotonic() - begun
-                counted = check(options, place, old)
+                counted = check(one, place, old)
                 found[arm] = {**json.loads(said), **peaks, "wall": wall, "table_mb": table_mb, "kills_at": killed}
                 found[arm] |= counted
                 print(kind, arm, found[arm], flush=True)

@@ -248,10 +248,12 @@ def main(job: Job) -> None:
 def few_anchors(job: Job) -> None:
     """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
     for case in cases(job):
+        seen = np.unique(case.data.labels[case.data.train])
+        if case.modality == "image" and case.data.heldout_classes[seen[seen >= 0]].all():
+            case = replace(case, data=case.heldout)  # other classes have texts only, and are no candidates
         data = case.data
         labels = data.prompt_labels if case.modality == "text" else data.labels
         pool = np.unique(labels[data.anchors(case.modality)])
-        pool = pool[pool >= 0]
         steps = sorted({n for n in (data.steps or job["classes"]) if n < len(pool)})
         for n in steps[:: max(1, len(steps) // 3)] if job.quick else steps:
             for seed in job.seeds:
