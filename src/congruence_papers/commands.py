@@ -42,21 +42,22 @@ def reproduce(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Embeddings to run on: sample, lvis or caltech101 (jam-… and sotalign-…: synthetic, imagenet1000 or "
-            "caltech101; jam-… also sugarcrepe), paper, or names of models joined by / (openai-b32/laion400m-b32)."
+            help="Embeddings to run on: sample, lvis, caltech101 or clip (jam-… and sotalign-…: synthetic, "
+            "imagenet1000 or caltech101; jam-… also sugarcrepe), paper, or names of models joined by / "
+            "(openai-b32/laion400m-b32)."
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default the figure's.")] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="The .npz file of lvis, caltech101 or imagenet1000, or its folder; the folder of sugarcrepe; for "
-            "models of jam-… and sotalign-…, the folder of their embeddings."
+            help="The .npz file of lvis, caltech101, clip or imagenet1000, or its folder; the folder of sugarcrepe; "
+            "for models by name, the folder of their embeddings, whose contents the list without NAME shows."
         ),
     ] = None,
     root: Annotated[
         str | None,
-        typer.Option(help="Folder of the data sets, for models given by name; for jam-…, the folder of SugarCrepe."),
+        typer.Option(help="Folder of the data sets, for models that embed them; for jam-…, the folder of SugarCrepe."),
     ] = None,
     cache: Annotated[str | None, typer.Option(help="Folder for embeddings; by default ROOT/embeddings.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of random draws.")] = None,
@@ -129,13 +130,13 @@ def _value(text: str) -> Any:
 
 
 def _list(as_json: bool) -> None:
-    from congruence_papers.running import NOT_RUN, listing
+    from congruence_papers.running import WHAT_RAN, listing
 
     rows = listing()
     if as_json:
         print_json(rows)
         return
-    print(NOT_RUN)
+    print(WHAT_RAN)
     print()
     for row in rows:
         same = row["same_experiment_here"] or [row["name"]]
@@ -151,6 +152,10 @@ def _list(as_json: bool) -> None:
             if own["needs_weights"] and own["name"] in same:
                 needs = f"weights {', '.join(own['needs_weights'])}; data {', '.join(own['needs_data'])}"
                 print(f"    {own['name']:16} §{own['section']:6} the paper's version needs {needs}")
+                print(f"{'':28}or --file FOLDER with {', '.join(own['needs_files'])}")
+    print("\nWhere weights and data are published:")
+    for name, place in sorted({pair for row in rows for pair in row["published_at"].items()}):
+        print(f"    {name:16} {place}")
 
 
 def _print(results: dict[str, Any]) -> None:

@@ -118,6 +118,10 @@ class Values:
         quantities = ("after", "value", "count") if quantity is None else (quantity,)
         rows = [row for row in self._rows if row["metric"] == metric and row["quantity"] in quantities]
         self.complete |= any(all(row[key] == own for key, own in self._case.items()) for row in rows)
+        pairs = {row["pair"] for row in rows}
+        if quantity == "before":  # rows of unlike widths cannot be compared unmapped: a random rotation in their place
+            turned = (row for row in self._rows if (row["metric"], row["quantity"]) == (metric, "random_rotation"))
+            rows += [row for row in turned if row["pair"] not in pairs]
         for key in ("data", "pair", "part", "series"):
             if keys.get(key) == "*":
                 continue
@@ -374,7 +378,8 @@ class Paper:
     ``open_models``: ``open_models(experiment, models, data=…, file=…, root=…, cache=…, log=…, **options)`` opens
     embeddings by models; ``count``: words for the numbers of rows in ``Data.facts``; ``choices``: allowed values of
     parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition; ``seeds``:
-    seeds of a number of draws.
+    seeds of a number of draws; ``files``: what a folder of embeddings holds for one of ``Experiment.models`` and its
+    data.
     """
 
     name: str
@@ -391,6 +396,9 @@ class Paper:
     choices: Mapping[str, Collection[str]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[str, Callable[[Any], bool]]] = field(default_factory=dict)
     seeds: Callable[[int], list[int]] = lambda draws: list(range(draws))
+    files: Callable[[Sequence[str], Sequence[str]], list[str]] = lambda models, data: [
+        f"{model}/{one}" for model in models for one in data
+    ]
 
     def parameters(self, experiment: Experiment, changed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters of an experiment with some changed, after checking these."""

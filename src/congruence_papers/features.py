@@ -27,6 +27,7 @@ FILES = {
     "lvis": "lvis1203_clip.npz",
     "imagenet1000": "imagenet1000_unimodal.npz",
     "caltech101": "caltech101_unimodal.npz",
+    "clip": "clip_rn50_vitb32.npz",
 }
 
 #: Array names of the unimodal encoders in ``imagenet1000`` and ``caltech101``, by encoder name.

@@ -342,6 +342,10 @@ def summary_lines(results: Results) -> list[str]:
     if replaced := results["stands_for"]:
         models, data = "; ".join(replaced["models"]), ", ".join(replaced["data"])
         lines.append(f"Stand-in for {models} on {data}, which have not been run.")
+    elif named := dict.fromkeys(name for data in results["data"] for name in data.get("models", ())):
+        config, kind = results["config"], results["embeddings"].capitalize()
+        paper = f"{'; '.join(config['models'])} on {', '.join(config['data'])}"
+        lines.append(f"{kind}: embeddings by {', '.join(named)}. The paper's figure is of {paper}.")
     return lines
 
 

@@ -24,6 +24,7 @@ from congruence_papers.core import (
     check_choice,
     check_number,
     judge,
+    told,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ PAPERS: dict[str, Paper] = {paper.name: paper for paper in (canonical.PAPER, jam
 #: Every figure and table that can be run, by name.
 EXPERIMENTS: dict[str, Experiment] = {one.name: one for paper in PAPERS.values() for one in paper.experiments}
 
-#: Printed with every listing of sample data.
-NOT_RUN = "The paper's published weights and data sets have not been run: these runs use stand-ins."
+#: Printed with every listing.
+WHAT_RAN = (
+    "Of published dual encoders, OpenAI's CLIP RN50 and ViT-B/32 were run, on photos of Caltech-101 (clip). The "
+    "papers' own pairs of models and data sets were not: all other runs here use stand-ins."
+)
 
 
 @dataclass(frozen=True)
@@ -86,16 +90,16 @@ def run(
     experiment : str or Experiment
         ``"fig5"``, or an experiment made with ``dataclasses.replace`` from one of ``EXPERIMENTS``.
     models : str, optional
-        Sample data of the experiment, by default the first: ``"sample"``, ``"lvis"`` or ``"caltech101"``; for SOTAlign
-        ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``; for JAM these and ``"sugarcrepe"``. Otherwise
-        ``"paper"`` for the paper's models, or names: ``"openai-b32/flava"``, or for SOTAlign and JAM the folders of an
-        image and a text encoder joined by ``/``.
+        Sample data of the experiment, by default the first: ``"sample"``, ``"lvis"``, ``"caltech101"`` or ``"clip"``;
+        for SOTAlign ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``; for JAM these and ``"sugarcrepe"``.
+        Otherwise ``"paper"`` for the paper's models, or names: ``"openai-b32/flava"``, or for SOTAlign and JAM the
+        folders of an image and a text encoder joined by ``/``.
     data : sequence of str, optional
         Data sets for models by name; by default the experiment's.
     file, root, cache : path-like, optional
-        File or folder of the sample data, or for models of SOTAlign and JAM the folder of their embeddings; folder of
-        the data sets, for models by name, and of SugarCrepe's files; folder in which embeddings are cached, for models
-        by name by default ``root/embeddings``.
+        File or folder of the sample data, or for models by name the folder of their embeddings (``needs_files`` of
+        ``listing`` says what it holds); folder of the data sets, for models that embed them, and of SugarCrepe's files;
+        folder in which embeddings are cached, by default ``root/embeddings``.
     seeds, quick : optional
         Number of draws; fewer draws, anchors and steps, for a quick test.
     parameters : dict, optional
@@ -148,6 +152,7 @@ def run(
         "format": 1,
         "experiment": experiment.name,
         "title": f"{experiment.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else ""),
+        "embeddings": "stand-in" if stand_ins else "real" if collections is None else "given",
         "stand_in": stand_ins or None,
         "stands_for": {"models": list(experiment.models), "data": list(experiment.data)} if stand_ins else None,
         "claim": experiment.claim,
@@ -214,6 +219,10 @@ def listing() -> list[dict[str, Any]]:
                 "runs_here": list(one.sample_data),
                 "needs_weights": list(dict.fromkeys(name for spec in one.models for name in spec.split("/"))),
                 "needs_data": list(one.data),
+                "needs_files": list(
+                    dict.fromkeys(name for spec in one.models for name in paper.files(spec.split("/"), one.data))
+                ),
+                "published_at": _published(paper, one),
                 "same_experiment_here": same[experiment_of(paper, one)],
                 "parameters": paper.parameters(one, {}),
             }
@@ -224,6 +233,13 @@ def listing() -> list[dict[str, Any]]:
     return out
 
 
+def _published(paper: Paper, experiment: Experiment) -> dict[str, str]:
+    """Return where the public finds the weights and the data of an experiment, by name."""
+    known = told(paper.name)["published"]
+    weights = {name: known["weights"][name] for spec in experiment.models for name in spec.split("/")}
+    return weights | {name: known["data"][name] for name in experiment.data}
+
+
 def experiment_of(paper: Paper, experiment: Experiment) -> str:
     """Return a key of what runs on sample data, shared by figures that differ in the paper's models and data only."""
     return json.dumps([experiment.kind, paper.parameters(experiment, {}), experiment.variant], sort_keys=True)
@@ -231,5 +247,5 @@ def experiment_of(paper: Paper, experiment: Experiment) -> str:
 
 def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict[str, Any]:
     named = {"name": name, "paper": paper.name, "title": title, "section": section, "kind": kind, "parameters": {}}
-    lists = {key: list[str]() for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")}
-    return {**named, **lists, "published_weights_run": False}
+    keys = ("runs_here", "needs_weights", "needs_data", "needs_files", "same_experiment_here")
+    return {**named, **{key: list[str]() for key in keys}, "published_at": {}}

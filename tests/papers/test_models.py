@@ -212,13 +212,16 @@ def test_the_command_lists_and_speaks_json(here):
     assert "fig56" in listed.out
     assert "jam-table2" in listed.out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in listed.out
-    assert "published weights and data sets have not been run" in listed.out
-    assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
+    assert "CLIP RN50 and ViT-B/32 were run" in listed.out
+    assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101, clip" in listed.out
     assert "§7.3    the paper's version needs weights openai-l14, flava; data pets" in listed.out
     rows = json.loads(here("lab reproduce", "--json").out)
     assert len(rows) == 58 + 17 + 29
-    assert not any(row["published_weights_run"] for row in rows)
-    assert next(row for row in rows if row["name"] == "fig9")["same_experiment_here"] == ["fig2", "fig9"]
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["fig9"]["same_experiment_here"] == ["fig2", "fig9"]
+    assert by_name["fig5"]["needs_files"] == ["openai-l14/pets", "flava/pets"]
+    assert by_name["fig5"]["published_at"]["flava"] == "hf:facebook/flava-full"
+    assert all({*row["published_at"]} == {*row["needs_weights"], *row["needs_data"]} for row in rows)
     results = json.loads(here("lab reproduce", "table1", "-o", "t", "--json").out)
     assert results["rows"][0]["quantity"] == "count"
 

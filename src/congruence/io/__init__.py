@@ -16,7 +16,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.ids import to_ids
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import DtypeError, FileError, IdError, ParameterError, ShapeError
+from congruence.errors import DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import (
     BATCH,
     SPACE_KEY,
@@ -297,7 +297,7 @@ def contents(spec: str | Path) -> dict[str, str]:
 def read_column(spec: str | Path) -> np.ndarray:
     """Read labels as text, shape (n,), object array of str: a column of a table, an array, or the lines of a ``.txt``.
 
-    ``spec`` is ``path:key``; ``.npy`` and ``.txt`` need no key.
+    ``spec`` is ``path:key``; ``.npy`` and ``.txt`` need no key. Of a folder of tables, all parts are read.
     """
     from congruence.io.ids import column_texts
 
@@ -346,6 +346,4 @@ def read_links(spec: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_column(spec: str | Path) -> Column:
     path, key = parse_spec(spec)
-    if is_folder(path):
-        raise FileError(f"{path} is a folder, but a column is read from a file.", "Pass the path of a file.")
     return find_column_format(path).read_column(path, key)

@@ -227,6 +227,16 @@ class FolderSource(Source):
             columns.append(names)
         return join_blocks(columns)
 
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> pa.ChunkedArray:
+        """Read a column of all parts, of those of one split for ``split/column``."""
+        with reading(path, pa.ArrowException):
+            layout = find_layout(Path(path), key)
+            if not layout.parts or layout.parts[0].suffix not in _TABLES:
+                raise missing_key(key, path, {}, "column")
+            parts = [_TABLES[part.suffix].read_column(str(part), layout.column) for part in layout.parts]
+            return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+
     @property
     def id_type(self) -> pa.DataType:
         return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])

@@ -151,7 +151,7 @@ class Collection(Data):
     See ``congruence_papers.Data`` for the attributes that all data share.
 
     - ``ids``, shape (n,)
-    - ``labels``, shape (n,): Class of each image.
+    - ``labels``, shape (n,): Class of each image; −1 for an image of none of them, which only fits are made on.
     - ``train``, shape (n,): Images a map may be fitted on; the others are the test images.
     - ``prompt_labels``, ``prompt_templates``, shape (p,): Class and template of each prompt.
     - ``pairs``: Models to align, source and target.
@@ -203,8 +203,8 @@ class Collection(Data):
                 f"Got {n} ids, {len(self.labels)} labels and {len(self.train)} marks, or other numbers of {p} prompts.",
                 "Pass a label and a mark for each id, and a template and a mark for each prompt.",
             )
-        for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
-            if len(codes) and not (codes.min() >= 0 and codes.max() < k):
+        for what, codes, least in (("images", self.labels, -1), ("prompts", self.prompt_labels, 0)):
+            if len(codes) and not (codes.min() >= least and codes.max() < k):
                 raise InputError(f"Some {what} have classes outside 0 to {k - 1}.", "Pass positions in `classes=…`.")
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
@@ -280,7 +280,7 @@ class Collection(Data):
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
         """Return the collection restricted to the classes of a mask, shape (k,), renumbered from 0."""
         new = np.cumsum(classes) - 1
-        images, prompts = classes[self.labels], classes[self.prompt_labels]
+        images, prompts = classes[self.labels] & (self.labels >= 0), classes[self.prompt_labels]
         own: dict[str, Any] = {
             "models": tuple(model.take(images, prompts) for model in self.models),
             "classes": tuple(compress(self.classes, classes)),
@@ -366,7 +366,7 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
 
 
 #: Names of the data that replace the paper's models and data sets, and variants of them that an experiment may request.
-SAMPLE_DATA = ("sample", "lvis", "caltech101")
+SAMPLE_DATA = ("sample", "lvis", "caltech101", "clip")
 VARIANTS = ("items", "narrow", "third", "same_data")
 
 #: Kinds of pairs in the variant ``same_data``.
@@ -386,7 +386,8 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
         check_choice(variant, VARIANTS, "variant")
     if name == "sample":
         return _sample(variant)
-    return open_npz(name, file, lambda arrays: (_lvis if name == "lvis" else _caltech)(arrays, variant))
+    build = {"lvis": _lvis, "caltech101": _caltech, "clip": _clip}[name]
+    return open_npz(name, file, lambda arrays: build(arrays, variant))
 
 
 def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
@@ -541,6 +542,59 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
         chains=_CHAINS,
         **told_of_sample("canonical", "lvis"),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- two published CLIPs
+
+
+def _clip(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
+    def plain(name: str) -> str:  # Faces, face (of a person)
+        return normalize_name(name.partition("(")[0]).removesuffix("s")
+
+    kinds = ("lvis", "imagenet")
+    names = np.concatenate([arrays[f"{kind}_names"] for kind in kinds])
+    first: dict[str, int] = {}  # the text of each name
+    for row, name in enumerate(names.tolist()):
+        first.setdefault(plain(name), row)
+    known = [plain(name) for name in arrays["classes"].tolist() if plain(name) in first]
+    order = np.array([first[name] for name in dict.fromkeys((*known, *first))])
+    number = {name: k for k, name in enumerate(known)}
+    labels = np.array([number.get(plain(name), -1) for name in arrays["classes"].tolist()])[arrays["label"]]
+    evaluated = np.arange(len(order)) < len(known)
+    models = tuple(
+        Model.unit(
+            title,
+            arrays[f"image_openai_{key}"],
+            np.concatenate([arrays[f"{kind}_text_openai_{key}"] for kind in kinds])[order],
+        )
+        for title, key in (("OpenAI RN50", "rn50"), ("OpenAI B/32", "vitb32"))
+    )
+    texts = tuple(f"a {name.replace('_', ' ')}" for name in names[order].tolist())
+    ids = np.array([f"photo {k}" for k in range(len(labels))])
+    return Collection(
+        "clip",
+        models,
+        tuple(names[order].tolist()),
+        ids,
+        labels,
+        random_half_mask(labels) | (labels < 0),
+        np.arange(len(order)),
+        np.zeros(len(order), int),
+        pairs=((1, 0),) if variant == "narrow" else ((1, 0), (0, 1)),
+        text_fit=~evaluated,
+        heldout_classes=evaluated,
+        domain=np.arange(len(order)) % 2,
+        domains=("even classes", "odd classes"),
+        texts=texts,
+        captions={i: texts[k] if k >= 0 else "" for i, k in zip(ids.tolist(), labels.tolist(), strict=True)},
+        notes=(
+            f"Photos of Caltech-101's validation part. The {len(known)} classes with a text of their name are "
+            "evaluated, by the half of their photos and the texts that no map has seen; fits on photos use the other "
+            f"half and all {int((labels < 0).sum())} photos of other classes, fits on texts the names of "
+            f"{len(order) - len(known)} other things. One template; RN50 has 1,024 dimensions, B/32 has 512.",
+        ),
+        **told_of_sample("canonical", "clip"),
     )
 
 

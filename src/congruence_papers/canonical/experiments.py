@@ -110,6 +110,7 @@ class Case:
         """Return the means that a map exchanges: of the anchors, and of the other modality's rows of ``classes``."""
         data, pair = self.data, self.pair
         own = data.anchors(self.modality) if anchors is None else anchors
+        every = classes is None
         if classes is None:
             # With one text per class, not even the mean of the test classes' texts may be used.
             classes = np.flatnonzero(~data.heldout_classes | data.heldout_classes.all())
@@ -118,7 +119,7 @@ class Case:
         if self.modality == "image":
             a, b, rows = *(data.prototypes[k] for k in pair), classes
         else:
-            a, b, rows = *(data.rows(k, "image") for k in pair), data.anchors("image", classes)
+            a, b, rows = *(data.rows(k, "image") for k in pair), data.anchors("image", None if every else classes)
         if a is not None and len(rows):
             out["text" if self.modality == "image" else "image"] = _mean(a, rows), None if b is None else _mean(b, rows)
         return out
@@ -247,6 +248,9 @@ def main(job: Job) -> None:
 def few_anchors(job: Job) -> None:
     """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
     for case in cases(job):
+        seen = np.unique(case.data.labels[case.data.train])
+        if case.modality == "image" and case.data.heldout_classes[seen[seen >= 0]].all():
+            case = replace(case, data=case.heldout)  # other classes have texts only, and are no candidates
         data = case.data
         labels = data.prompt_labels if case.modality == "text" else data.labels
         pool = np.unique(labels[data.anchors(case.modality)])

@@ -16,7 +16,8 @@ from congruence.encoders import PAIRS
 from congruence.errors import ParameterError
 from congruence_papers import image_sets
 from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, read_captions
-from congruence_papers.core import Experiment
+from congruence_papers.canonical.folders import read_folders
+from congruence_papers.core import Experiment, told
 from congruence_papers.features import embed_rows
 from congruence_papers.image_sets import DATASETS
 
@@ -27,14 +28,7 @@ if TYPE_CHECKING:
 
 #: The paper's models by short name. The paper gives no version of SigLIP and FLAVA; these have the width of CLIP
 #: ViT-L/14, which the paper's square maps require.
-MODELS = {
-    "openai-b32": "open_clip:ViT-B-32/openai",
-    "openai-b16": "open_clip:ViT-B-16/openai",
-    "openai-l14": "open_clip:ViT-L-14/openai",
-    "laion400m-b32": "open_clip:ViT-B-32/laion400m_e31",
-    "siglip": "hf:google/siglip-base-patch16-224",
-    "flava": "hf:facebook/flava-full",
-}
+MODELS: dict[str, str] = told("canonical")["published"]["weights"]
 
 
 def resolve_models(spec: str) -> list[tuple[str, str]]:
@@ -156,19 +150,29 @@ def open_for(
     models: str,
     *,
     data: Sequence[str] | None = None,
-    file: object = None,
+    file: str | Path | None = None,
     root: str | Path | None = None,
     cache: str | Path | None = None,
     **options: Any,
 ) -> list[Collection]:
-    """Embed every data set of an experiment with every group of models, or load the embeddings from the cache."""
+    """Embed every data set of an experiment with every group of models, or read their embeddings.
+
+    With ``file``, from the folder of embeddings of these models; else from the cache.
+    """
     named = experiment.models if models == "paper" else [models]
     sets = list(data or experiment.data)
     if not named or not sets:
         raise ParameterError(f"{experiment.name} names no models or data sets.", "Pass `models=…` and `data=…`.")
-    if root is None:
-        raise ParameterError(f"No folder of {', '.join(sets)}.", "Pass `root=…` (or `models='sample'`).")
     captions = experiment.parameters.get("captions")
+    if file is not None:
+        if captions:
+            raise ParameterError("Captions need encoders, not embeddings.", "Pass `root=…`, or no captions.")
+        groups = [spec.split("/") for spec in named]
+        if not all(len(group) > 1 and all(group) for group in groups):
+            raise ParameterError(f"{models!r} is no pair of models.", "Pass `models='openai-b32/laion400m-b32'`, say.")
+        return read_folders(file, groups, sets)
+    if root is None:
+        raise ParameterError(f"No folder of {', '.join(sets)}.", "Pass `root=…`, or `file=…` with their embeddings.")
     if captions:
         options |= {"captions": captions, "edits": experiment.parameters["edits"]}
     elif experiment.kind == "edits":

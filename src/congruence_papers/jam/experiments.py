@@ -513,4 +513,5 @@ PAPER = Paper(
         ),
     },
     seeds=paper_seeds,
+    files=lambda models, _: [f"{models[0]}/images", f"{models[1]}/captions", f"{models[1]}/negatives"],
 )

@@ -350,4 +350,5 @@ PAPER = Paper(
         "vary": ("both", "images", "texts"),
     },
     ranges={"overlap": ("a share from 0 to 1, or null", lambda share: share is None or 0 <= share <= 1)},
+    files=lambda models, _: [f"{models[0]}/images", f"{models[1]}/texts"],
 )
