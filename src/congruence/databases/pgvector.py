@@ -365,7 +365,7 @@ class PgVector(ColumnDatabase):
                         ]
                     return reasons
             oids = catalog.oids_of(tree)
-            if self._untyped:
+            if self._untyped and self._cursor is None:  # the condition runs in read-only transactions alone
                 function = quoted(table.extension, "vector_dims")
                 widths = f"SELECT DISTINCT {function}(t.vector) FROM {self._source(self._column)} ORDER BY 1 LIMIT 2"
                 check_widths([width for (width,) in cursor.execute(widths).fetchall()], self._place)
@@ -628,30 +628,27 @@ class PgVector(ColumnDatabase):
         ]
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
-            for predicate in dict.fromkeys(index.old.predicate or "true" for index in planned):
-                cursor.execute(
-                    f"INSERT INTO pg_temp.congruence_indexed SELECT * FROM {table.path} "
-                    f"WHERE {quoted(hidden)} IS NOT NULL AND ({predicate}) LIMIT {REHEARSED}"
-                )
             for index in planned:
-                if index.rest is None:
-                    left_out.append((index.old.name, f"pgvector has none for {mark.dim} components of this type"))
-                    continue
                 words = f"The unique index {index.old.name} cannot be built over the new vectors"
-                refused = None
+                where = f"{quoted(hidden)} IS NOT NULL AND ({index.old.predicate or 'true'})"
+                some = f"SELECT * FROM {table.path} WHERE {where} LIMIT {REHEARSED}"
+                reason = ""
                 # An index over rows that keep vectors of their own width stays as it is.
-                for tried in (index, *([index._replace(rest=using(index.old))] * (state.old_type.dim is None))):
+                own = [index._replace(rest=using(index.old))] * (state.old_type.dim is None)
+                for tried in [*([index] * (index.rest is not None)), *own]:
                     try:
                         with catalog.refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
+                            cursor.execute(f"INSERT INTO pg_temp.congruence_indexed {some}")
                             cursor.execute(tried.statement("pg_temp.congruence_indexed"))
                         buildable.append(tried)
                         break
                     except catalog.ServerRefusal as refusal:
                         if index.old.unique:
                             raise
-                        refused = refused or refusal
+                        reason = reason or refusal.reason
                 else:
-                    left_out.append((index.old.name, refused.reason if refused else ""))
+                    reason = reason or f"pgvector has none for {mark.dim} components of this type"
+                    left_out.append((index.old.name, reason))
         return buildable, left_out
 
     def build_index(self) -> str | None:
@@ -758,6 +755,17 @@ class PgVector(ColumnDatabase):
                 )
             time.sleep(0.05)
 
+    @contextmanager
+    def _reading_beside(self, cursor: Any) -> Iterator[Any]:
+        """Yield a cursor that cannot write, in the transaction of another, if there is one."""
+        if cursor is None:
+            with self._client.reading() as reader:
+                yield reader
+            return
+        with cursor.connection.transaction(force_rollback=True), cursor.connection.cursor(binary=True) as reader:
+            reader.execute("SET TRANSACTION READ ONLY")
+            yield reader
+
     def _copy_others(self, side: VectorSide, cursor: Any = None) -> None:
         """Give rows that the condition leaves out this side's vector as it is on the other, if the widths may differ.
 
@@ -767,7 +775,7 @@ class PgVector(ColumnDatabase):
             return
         after: Any = None
         while True:
-            with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
+            with self._reading_beside(cursor) as reader:
                 state = self._state(reader)
                 other = state.column("new" if side == "old" else "old")
                 there, lacking = quoted(other), quoted(state.column(side))
@@ -797,7 +805,7 @@ class PgVector(ColumnDatabase):
         if self.rest is None:
             return 0
         other: VectorSide = "old" if side == "new" else "new"
-        with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
+        with self._reading_beside(cursor) as reader:
             state = self._state(reader)
             column, kind, dim = self._side(reader, state, other)
             whole = not self.mixes_widths
