@@ -171,8 +171,8 @@ class SOTAlign(HeadTrainer):
     **parameters
         Parameters of ``HeadTrainer``. The defaults of the last seven below are for a start at the teacher. With 50
         pairs and 500 disjoint unpaired rows a side, and with 200 and 2000 (docs/research/sotalign.md), no step was
-        better than the teacher. For a random start, the paper has 1024 components, batches of 32768 with 10000
-        pairs, 2000 steps and 1e-4.
+        better than the teacher but on one split of four. For a random start, the paper has 1024 components, batches of
+        32768 with 10000 pairs, 2000 steps and 1e-4.
 
     Attributes
     ----------
