@@ -286,20 +286,10 @@ def _weighted(xp: ArrayNamespace, A: Array, name: str, rank: int | None = None) 
     return _Weighted(Q, C if whole else xp.matrix_transpose(Q) @ C, whole)
 
 
-def _left_vectors(xp: ArrayNamespace, M: Array) -> tuple[Array, Array]:
-    """Return the left singular vectors and the singular values, by the smaller Gram matrix unless some are small."""
-    if isinstance(M, np.ndarray) and M.shape[0] <= M.shape[1]:
-        values, vectors = np.linalg.eigh(M @ M.T)
-        if values[0] > 1e-8:
-            return vectors[:, ::-1], np.sqrt(values[::-1])
-    U, s, _ = xp.linalg.svd(M, full_matrices=False)
-    return U, s
-
-
 def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -> Array:
     if first.whole or second.whole:  # all correlations are 1
         return xp.asarray(1.0)
-    U, correlations = _left_vectors(xp, xp.matrix_transpose(first.basis) @ second.basis)
+    U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(first.basis) @ second.basis, full_matrices=False)
     importance = xp.sum(xp.abs(xp.matrix_transpose(U) @ first.coordinates), axis=1)
     return xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0))
 
