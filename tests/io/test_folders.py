@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from congruence import OrthogonalMap, errors
-from congruence.io import contents, open_source, read_embeddings
+from congruence.io import contents, open_source, read_column, read_embeddings
 from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(4)
@@ -200,3 +200,12 @@ def test_an_index_of_vector_io_is_written_with_what_is_known_of_it(tmp_path, her
     here(*run, "--force").ends(0)
     (tmp_path / "new.vdf/mine.txt").write_text("")
     assert "something else" in here(*run, "--force").ends(2).err
+
+
+def test_a_column_of_a_folder_is_that_of_all_its_parts(tmp_path):
+    for k in range(2):
+        write_parquet(tmp_path / f"train-0000{k}-of-00002.parquet", TABLE.slice(20 * k, 20))
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", TABLE.slice(0, 3))
+    assert read_column(f"{tmp_path}:train/note").tolist() == IDS
+    with pytest.raises(errors.ParameterError, match="'other'"):
+        read_column(f"{tmp_path}:train/other")

@@ -116,7 +116,7 @@ def test_figures_that_are_one_experiment_have_the_same_numbers():
         ("fig4", {"seeds": 0}, ParameterError, "seeds"),
         ("fig4", {"collections": []}, InputError, "Got no data"),
         ("fig4", {"collections": [object()]}, InputError, "needs collections of Collection"),
-        ("fig53", {"models": "lvis", "file": "."}, ParameterError, "fig53 runs on sample, caltech101, not lvis"),
+        ("fig53", {"models": "lvis", "file": "."}, ParameterError, "fig53 runs on sample, caltech101, clip, not lvis"),
         (
             "sotalign-table4",
             {"models": "paper"},

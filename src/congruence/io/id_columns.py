@@ -63,7 +63,8 @@ def id_fault(path: str | Path, name: str) -> str | None:
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     """Return the names of one-dimensional columns with one entry per row, without those of the vectors."""
     suffix = suffix_of(path)
-    if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
+    listed = suffixes(lambda one: one.read_column is not None and bool(one.shapes or one.listing))
+    if is_folder(path) or suffix not in listed:
         return []
     shapes = find_column_format(path).shapes
     if shapes is not None:
