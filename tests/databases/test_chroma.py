@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,14 @@ pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:legacy embed
 chromadb = LazyModule("chromadb")
 
 
+@cache
+def server_client(port):
+    return chromadb.HttpClient(host="127.0.0.1", port=port)
+
+
 def client_of(where):
     if where.startswith("chroma+http://"):
-        return chromadb.HttpClient(host="127.0.0.1", port=int(where.rpartition(":")[2]))
+        return server_client(int(where.rpartition(":")[2]))
     return chromadb.PersistentClient(path=where.removeprefix("chroma://"))
 
 
@@ -152,6 +158,7 @@ def server(tmp_path_factory):
         process.wait(30)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(PROGRAM is None, reason="needs the program chroma beside this Python")
 class TestServer(TestFolder):
     """A server, to which other processes write at the same time."""

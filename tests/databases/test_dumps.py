@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_frameworks import OLD, rotation, unit
+from test_framework_tables import OLD, rotation, unit
 
 PAGE = Path(__file__).parents[2] / "docs/reference/databases.md"
 N = 6

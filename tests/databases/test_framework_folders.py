@@ -9,7 +9,7 @@ import uuid
 import numpy as np
 import pytest
 from lazy_module import LazyModule
-from test_frameworks import NEW, OLD, rotation, unit
+from test_framework_tables import NEW, OLD, rotation, unit
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:legacy embedding function config")]
 
@@ -37,7 +37,9 @@ def content(folder):
     return found
 
 
-@pytest.mark.parametrize("maker", MADE)
+@pytest.mark.parametrize(
+    "maker", [pytest.param(name, marks=[pytest.mark.long] * (name != "langchain")) for name in MADE]
+)
 def test_all_collections_of_a_folder_in_one_command(here, tmp_path, maker):
     client = client_of(tmp_path)
     for seed, (name, (n, dim)) in enumerate(SIZES.items()):

@@ -141,7 +141,7 @@ def test_corresponding_means_count_as_a_direction():
 
 def test_the_full_spectrum_fills_in_and_says_so():
     p = rigid_problem(10, 30, random_state=7)
-    with pytest.warns(errors.DegenerateWarning, match="cover 9 of 30"):
+    with pytest.warns(errors.DegenerateWarning, match="span 9 of 30"):
         m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_ @ m.rotation_.T, np.eye(30), atol=1e-12)
     covered = OrthogonalMap(shrinkage="covered").fit(p.X, p.Y)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
-from congruence.errors import CongruenceError, IdError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.errors import CongruenceError, FileError, IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
 from congruence.io.arrow import ArrowSource
 from congruence.io.columns import Columns, TableRows
@@ -233,7 +233,9 @@ class FolderSource(Source):
         with reading(path, pa.ArrowException):
             layout = find_layout(Path(path), key)
             if not layout.parts or layout.parts[0].suffix not in _TABLES:
-                raise missing_key(key, path, {}, "column")
+                raise FileError(
+                    f"{path} is a folder without tables, whose columns are read.", "Pass the path of a file."
+                )
             parts = [_TABLES[part.suffix].read_column(str(part), layout.column) for part in layout.parts]
             return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 

@@ -179,6 +179,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", range(0, 7, 2))
 @pytest.mark.parametrize("step", ["run", "switch", "rollback"])
 def test_a_kill_while_the_others_are_copied_loses_nothing(langchain, tmp_path, monkeypatch, step, at):
