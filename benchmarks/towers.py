@@ -84,11 +84,11 @@ def imagenet(folder: Path, seed: int) -> dict[str, list[float]]:
     names = new["imagenet_text"].astype(np.float32)
     means = {"text": (new["lvis_text"], old["lvis_text"])}
     out = {"B/32 × B/32": old["imagenet_text"].astype(np.float32)}
-    for title, known in (("B/32 × RN50, a rotation", None), ("B/32 × RN50, fit", means)):
+    for title, method in (("B/32 × RN50, a rotation", "orthogonal"), ("B/32 × RN50, fit", "auto")):
         sides = new["image"][pairs], old["image"][pairs]
-        method = "orthogonal" if known is None else "auto"
-        mapping = fit(*sides, method, modality="image", means=means, check=False)
-        out[title] = np.asarray(mapping.transform(names, modality="text", role="plain" if known is None else "query"))
+        mapping = fit(*sides, method, modality="image", means=means, queries="image", check=False)
+        role = "plain" if method == "orthogonal" else "store"  # the photos search the names
+        out[title] = np.asarray(mapping.transform(names, modality="text", role=role))
     return {title: [first(photos, rows, own, k) for k in (1, 10)] for title, rows in out.items()}
 
 
@@ -102,7 +102,11 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    measure = {"sample": sample, "lvis": lambda seed: lvis(given.file, seed), "imagenet": lambda seed: imagenet(given.file, seed)}[given.data]
+    measure = {
+        "sample": sample,
+        "lvis": lambda seed: lvis(given.file, seed),
+        "imagenet": lambda seed: imagenet(given.file, seed),
+    }[given.data]
     runs = [measure(seed) for seed in range(given.splits)]
     lines = []
     for name in runs[0]:
