@@ -188,6 +188,7 @@ def test_a_text_that_is_refused_is_found_and_left_out(server, encoder, tmp_path)
     assert "context length" in report.failures[0]["error"]
 
 
+@pytest.mark.long
 def test_a_failure_at_item_7301_loses_nothing(server, encoder, tmp_path):
     encoder._client.max_retries = 0
     texts = [f"text {k}" for k in range(8000)]

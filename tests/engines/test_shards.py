@@ -61,6 +61,7 @@ def check(folder):
     return sorted(Path(one).name[5:6] for one in calls)
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 def test_tasks_divide_the_files_and_only_what_is_missing_or_old_is_made_again(made):
     for index in range(3):
