@@ -4,6 +4,7 @@ All three call the client that these tests call: open-webui with a cosine distan
 collection per file and knowledge base, LangChain without metadata, LlamaIndex with the client's default function.
 """
 
+import json
 import uuid
 
 import numpy as np
@@ -61,6 +62,8 @@ def test_all_collections_of_a_folder_in_one_command(here, tmp_path, maker):
         assert "12-d" in refused[0]
     assert {name: facts for name, facts in content(tmp_path).items() if name in SIZES} == before
     here("migrate", url, "switch").refused("--journal '*'")
+    told = json.loads(here("migrate", url, "status", "--journal", "*", "--json").ends(0).out)
+    assert [one["state"] for one in told.values()] == ["verified"] * 3
     here("migrate", url, "switch", "--journal", "*").ends(0)
     after = content(tmp_path)
     for name in ("file-1", "file-2", "knowledge"):
@@ -87,4 +90,5 @@ def test_a_pattern_that_fits_nothing_and_a_journal_for_several_are_refused(here,
     here("migrate", url, "plan", "--table", "docs-*", "--map", "map").refused("docs-*", "file-1, file-2")
     here("migrate", url, "plan", "--table", "*", "--map", "map", "--journal", "j").refused("--journal")
     here("migrate", url, "status", "--journal", "*").refused("*")
+    here("migrate", url, "plan", "--table", "*", "--map", "nomap").refused("nomap")  # once, as it is of no collection
     assert sorted(one.name for one in client.list_collections()) == ["file-1", "file-2"]

@@ -5,6 +5,7 @@ import gc
 import pickle
 import threading
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,6 +187,8 @@ def test_maps_composed_and_inverted_keep_the_lift_and_maps_saved_without_one_hav
     assert one.then(two).lift == {"image": 0.3, "text": 0.0}
     assert one.then(two).slope == {}
     assert two.then(two).slope == {"image": 4.0}
+    steep = replace(two, slope={"image": 30.0})
+    assert Readout.from_dict(steep.then(steep).to_dict()).slope == {"image": 900.0}
     assert one.inverse().inverse() == one
     saved = one.to_dict()
     assert Readout.from_dict(saved) == one

@@ -94,6 +94,22 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("value", [1.0, None, "rows"])
+def test_a_divergence_that_is_no_scalar_tensor_is_refused(world, value):
+    method = paper(divergence=lambda X, Y, TX, TY: X if value == "rows" else value, **QUICK)
+    with pytest.raises(errors.ParameterError, match="scalar tensor"):
+        method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+
+
+def test_another_function_of_the_same_name_is_another_run(world, tmp_path):
+    def train(divergence):
+        paper(divergence=divergence, **QUICK).fit(*world.pairs, unpaired=world.unpaired, checkpoint=tmp_path / "run")
+
+    train(lambda X, Y, TX, TY: (X * X).mean())
+    with pytest.raises(errors.TrainingError, match="another run"):
+        train(lambda X, Y, TX, TY: 2 * (X * X).mean())
+
+
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
     teacher = ProcrustesHeads(n_components=8).fit(*world.pairs)

@@ -27,8 +27,26 @@ if TYPE_CHECKING:
     from congruence.maps import Map
 
 
+#: Reports of steps that are printed together, as one document.
+_GATHERED: list[object] | None = None
+
+
+@contextmanager
+def gathered(wanted: bool = True) -> Iterator[list[object]]:
+    """Keep what ``print_json`` gets while the block runs, instead of printing it, if that is wanted."""
+    global _GATHERED
+    _GATHERED = [] if wanted else None
+    try:
+        yield [] if _GATHERED is None else _GATHERED
+    finally:
+        _GATHERED = None
+
+
 def print_json(data: object) -> None:
     """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
+    if _GATHERED is not None:
+        _GATHERED.append(data)
+        return
     text = json.dumps(as_plain(data, strict=True), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
     print(visible_json(text))
 

@@ -148,6 +148,7 @@ class OpenAIEncoder(Encoder):
             body = {**self._body, service.texts: texts}
             answer = self._client.post(service.path, body=body, cast_to=self._response).json()
             given = [(index, np.asarray(vector, dtype=np.float32)) for index, vector in service.vectors(answer)]
+            found = dict(given)
         except (self._library.OpenAIError, ValueError, TypeError, AttributeError, KeyError) as error:
             status = getattr(error, "status_code", None)
             kind, advice = _REFUSED.get(status, (DatabaseUnavailableError, "Run again later to resume."))
@@ -159,7 +160,6 @@ class OpenAIEncoder(Encoder):
             what = f"{status or 'no embeddings'} for {self.space.model!r} ({said[:200]})"
             advice = advice.format(key=service.key, url=service.url_variable)
             raise kind(f"{self._place.hostname} answered {what}.", advice) from None  # the cause knows the key
-        found = dict(given)
         if found.keys() != set(range(len(texts))) or len(given) != len(texts):
             count = f"{len(given)} vectors for {len(texts)} texts, or wrong indexes"
             problem = f"{self._place.hostname} returned {count}."

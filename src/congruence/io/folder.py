@@ -237,6 +237,8 @@ class FolderSource(Source):
                     f"{path} is a folder without tables, whose columns are read.", "Pass the path of a file."
                 )
             parts = [_TABLES[part.suffix].read_column(str(part), layout.column) for part in layout.parts]
+            if len({part.type for part in parts}) > 1:  # ids that are numbers in one part and texts in another
+                parts = [part.cast(pa.string()) for part in parts]
             return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
     @property

@@ -721,10 +721,11 @@ class AffineMap(Map):
         matrix, offset, finite = self.product_in(rows.dtype)
         if not finite:
             return None
-        # BLAS multiplies a vector twice as fast as a matrix of one row; dot does not warn of an overflow.
-        product: np.ndarray = rows[0].dot(matrix)[None] if len(rows) == 1 else rows.dot(matrix)
-        product += offset
-        squares, low, _, ordinary = squared_norms(product)
+        with np.errstate(all="ignore"):  # such rows are told apart below
+            # BLAS multiplies a vector twice as fast as a matrix of one row.
+            product: np.ndarray = rows[0].dot(matrix)[None] if len(rows) == 1 else rows.dot(matrix)
+            product += offset
+            squares, low, _, ordinary = squared_norms(product)
         if not ordinary:
             return None
         folded = self._folded

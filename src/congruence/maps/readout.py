@@ -247,7 +247,7 @@ class Readout:
         saved = {"lift": {}, "slope": {}, **data}  # which earlier versions did not measure
         tables = {key: {name: float(value) for name, value in dict(saved[key]).items()} for key in _TABLES}
         for key, table in tables.items():
-            low, high = {"lift": (-1, 1), "slope": (0, 100)}.get(key, (0, 1))
+            low, high = {"lift": (-1, 1), "slope": (0, 1e9)}.get(key, (0, 1))
             if not all(low <= value <= high for value in table.values()):
                 raise ValueError(f"a {key} of the read-out that is not between its ends")
         return cls(tuple(data["queries"]), data["store"], **tables)

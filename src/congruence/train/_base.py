@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 import warnings
 from abc import abstractmethod
@@ -251,6 +252,8 @@ def train_heads(
     """Train with the options of ``run``, and store what makes a trainer a fitted map; ``data`` identifies the rows."""
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
+    if code := {name: found for name, one in trainer.get_params(deep=False).items() if (found := _code_of(one))}:
+        identity["code"] = code  # two functions may share a name, as all lambdas of a place do
     history = run(objective, schedule, identity=identity, **options)
     layers, facts = objective.result(history)
     steps = {"steps": history.steps, "best_step": history.best_step, "history": history.to_dict()}
@@ -260,6 +263,16 @@ def train_heads(
     best = history.best_score
     trainer.scores_ = {} if best is None else {f"validation_{trainer.criterion}": best}
     return history
+
+
+def _code_of(value: Any) -> str:
+    """Return a digest of what a Python function does, as far as it can be seen; empty for anything else."""
+    code = getattr(value, "__code__", value if inspect.iscode(value) else None)
+    if code is None:
+        return ""
+    parts = [code.co_code.hex(), repr(code.co_names), repr(getattr(value, "__defaults__", None))]
+    parts += [_code_of(one) if inspect.iscode(one) else repr(one) for one in code.co_consts]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _plain(value: object) -> object:

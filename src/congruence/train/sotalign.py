@@ -112,7 +112,13 @@ class _Objective(HeadsObjective):
         t = self.trainer
         X, Y, TX, TY = *students, *teachers
         if callable(t.divergence):
-            return t.divergence(X, Y, TX, TY), {}
+            value: Any = t.divergence(X, Y, TX, TY)
+            if getattr(value, "shape", None) != () or not value.requires_grad:
+                problem = (
+                    f"Got a divergence that returned {type(value).__name__}; expected a scalar tensor of the rows."
+                )
+                raise ParameterError(problem, "Return one, as of `.mean()`.")
+            return value, {}
         if t.divergence == "cka":
             return cka_divergence(X, Y, TX, TY), {}
         if t.divergence == "infonce":

@@ -20,7 +20,7 @@ import typer
 
 from congruence.cli._ending import redact
 from congruence.cli._input import open_asking
-from congruence.cli._output import print_json, say, say_error
+from congruence.cli._output import gathered, print_json, say, say_error
 from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -160,16 +160,29 @@ def each(step: Callable[..., None]) -> Callable[..., None]:
             what = "migration here" if options is None else "table"
             fix = f"Pass one of {', '.join(names)}." if names else "Check the address."
             raise ParameterError(f"No {what} of {url} has a name like {pattern}.", fix)
-        for name in chosen:
+        as_json = bool(given.get("as_json") or getattr(options, "as_json", False))
+        told: dict[str, object] = {}
+        for place, name in enumerate(chosen):
             say_error(f"{name}:")
             own = {"journal": name} if options is None else {"options": replace(options, table=name)}
             try:
-                step(ctx, **{**given, **own})
+                with gathered(as_json) as reports:
+                    step(ctx, **{**given, **own})
             except CongruenceError as error:
                 refused[name] = ctx.command.tell(error)  # type: ignore[attr-defined]
             except typer.Exit as stop:
                 refused[name] = "see above" if stop.exit_code else ""
+            except BaseException:
+                done = ", ".join(one for one in chosen[:place] if not refused.get(one))
+                say_error(f"Done: {done or 'none'}. The same command goes on with the others.")
+                raise
+            told[name] = next(iter(reports), None)
         failed = {name: why for name, why in refused.items() if why}
+        if as_json:
+            print_json({name: {"refused": failed[name]} if name in failed else told[name] for name in chosen})
+        if len(failed) == len(chosen) > 1 and len({*failed.values()} - {"see above"}) == 1:
+            say_error(f"error: {failed[chosen[0]]}")  # what is wrong is none of the tables
+            raise typer.Exit(2)
         for name, why in failed.items():
             say_error(f"refused: {name}: {why}")
         if failed:
