@@ -209,6 +209,10 @@ def write_column(suffix: str, rng: random.Random, folder: Path) -> Path:
         np.save(path, np.array(found), allow_pickle=False)
     elif suffix == ".npz":
         np.savez(path, ids=np.array(found), x=numbers(rng, (7,)))
+    elif not suffix:
+        path.mkdir()
+        for part in ("a", "b"):
+            WRITERS[".parquet"](rng, path / f"{part}.parquet")
     else:
         WRITERS[suffix](rng, path)
     return path
@@ -359,7 +363,7 @@ TARGETS: dict[str, Target] = {
     "folders of other tools": Target(write_folder, read_folder),
     "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
     **{
-        f"column{s}": Target(partial(write_column, s), read_columns)
+        f"column{s or ' folder'}": Target(partial(write_column, s), read_columns)
         for s in suffixes(lambda one: one.read_column is not None)
     },
     **{f"items{s}": Target(partial(write_items, s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
