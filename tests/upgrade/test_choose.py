@@ -252,6 +252,31 @@ def test_a_few_pairs_of_related_models_are_not_mapped_away(n):
     assert strangers.name == ROTATION.name
 
 
+@pytest.mark.parametrize("n", [6, 10, 20, 60])
+def test_a_weak_resemblance_is_not_given_for_a_few_larger_cosines(n):
+    """Rows of eight common directions, in which a rotation of few pairs has the larger cosines and finds nobody."""
+    rng = np.random.default_rng(n)
+    shared = 0.9 * rng.standard_normal((n + 300, 8)) @ rng.standard_normal((8, 384)) / 8**0.5
+    detail = rng.standard_normal(shared.shape)
+    X = detail + shared + 1
+    Y = 0.6 * detail + 1.2 * rng.standard_normal(X.shape) + shared @ random_rotation(384, random_state=n)
+    choice = choose_map(X[:n], Y[:n])
+    assert "identity" in choice.parameters
+    best, usual = (OrthogonalMap(**given).fit(X[:n], Y[:n]) for given in (choice.parameters, {}))
+    assert best.score(X[n:], Y[n:]) > usual.score(X[n:], Y[n:]) + 0.2
+
+
+@pytest.mark.parametrize("n", [4, 6, 10, 20])
+@pytest.mark.parametrize("d", [16, 64, 384])
+def test_strangers_on_a_line_or_in_two_classes_are_not_related(d, n):
+    for seed in range(8):
+        rng = np.random.default_rng([d, n, seed])
+        along = rng.standard_normal(n) if seed % 2 else rng.choice([-1.0, 1.0], n)
+        X = np.outer(along, rng.standard_normal(d)) + 0.1 * rng.standard_normal((n, d)) + 0.3
+        Y = X @ random_rotation(d, random_state=seed) + 0.02 * rng.standard_normal((n, d))
+        assert choose_map(X, Y).name == ROTATION.name
+
+
 @pytest.mark.parametrize("n", [30, 150, 400])
 def test_of_related_models_the_map_with_the_largest_cosines_is_taken(n):
     """Also where all pairs find each other by any map, so that it does not show who finds more."""

@@ -66,9 +66,9 @@ NEAR = RELATED[1]  # the one that shows whether the models are related
 UNMAPPED = RELATED[-1]  # which shows it without a fit
 #: Share of left-out pairs that must find each other by it: with few pairs a rotation can be worse than that by chance.
 RELATED_FIND = 0.5
-#: Cosine of pairs, without their means, from which models are related even if a few pairs must show it, and the fewest
-#: pairs and dimensions: unrelated rows of 16 dimensions have cosines of .25.
-RELATED_COSINE, FEWEST_RELATED, NARROW = 0.5, 3, 16
+#: Fewest pairs and dimensions that show whether models are related, and the cosine of pairs, without their means, from
+#: which they are, or if it is less, in multiples of its standard deviation by chance, where all items lie on a line.
+FEWEST_RELATED, NARROW, RELATED_COSINE, CHANCE = 3, 16, 0.5, 4.0
 LINEAR = (
     Candidate("ridge regression", "linear"),
     Candidate("ridge regression without intercept", "linear", {"center": False}),
@@ -299,8 +299,9 @@ def choose_map(
     -----
     A candidate is fitted without one fold. Models are related if at least half of the pairs find each other, without
     their means, unmapped; or by a rotation near the identity, and more by it than by the rotation, by two standard
-    errors of the paired difference, or no fewer and their cosines are larger by as much. Then the candidate with the
-    largest cosines is taken. Fewer than 12 pairs show it only unmapped. Linear maps are compared by retrieval: the
+    errors of the paired difference, or no fewer and their cosines are larger by as much. Then, of the candidates by
+    which as many find each other, within two standard errors, the one with the largest cosines is taken. Fewer than 12
+    pairs show it only unmapped. Linear maps are compared by retrieval: the
     pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
     rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
     count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
@@ -334,7 +335,8 @@ def choose_map(
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
         if same_width and narrow >= NARROW and different >= FEWEST_RELATED:
             same = measure(UNMAPPED)
-            if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= RELATED_COSINE:
+            least = min(RELATED_COSINE, CHANCE / narrow**0.5)
+            if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= least:
                 evidence = f"unmapped rows of {different} different pairs resemble each other"
                 return UNMAPPED.chosen(evidence, same.quality, not_tried=not_tried)
         return ROTATION.chosen(evidence, found.quality, not_tried=not_tried)
@@ -435,9 +437,15 @@ def _among_rotations(
     same = len(tried) > 1 and table[1].mean() >= RELATED_FIND
     if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
         tried |= {candidate: measure(candidate) for candidate in RELATED if candidate not in tried}
-        kept = list(tried) if same else list(tried)[1:]
-        chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         table = np.stack([one.hits() for one in tried.values()])
+        behind = table.mean(axis=1).max() - table.mean(axis=1)
+        first = table[int(np.argmin(behind))]
+        kept = [
+            candidate
+            for candidate, hits, far in zip(tried, table, behind, strict=True)
+            if far <= 2 * _error(first - hits, labels) and (same or candidate is not ROTATION)
+        ]
+        chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         ahead = table[list(tried).index(chosen)] - table[0]
         lead, error = float(ahead.mean()), _error(ahead, labels)
     if chosen is ROTATION:
