@@ -299,9 +299,9 @@ def choose_map(
     -----
     A candidate is fitted without one fold. Models are related if at least half of the pairs find each other, without
     their means, unmapped; or by a rotation near the identity, and more by it than by the rotation, by two standard
-    errors of the paired difference, or no fewer and their cosines are larger by as much. Then, of the candidates by
-    which as many find each other, within two standard errors, the one with the largest cosines is taken. Fewer than 12
-    pairs show it only unmapped. Linear maps are compared by retrieval: the
+    errors of the paired difference, or no fewer and their cosines are larger by as much. Then the candidate with the
+    largest cosines is taken, the rotation only if no fewer pairs find each other by it than by the best, within two
+    standard errors. Fewer than 12 pairs show it only unmapped. Linear maps are compared by retrieval: the
     pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
     rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
     count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
@@ -438,13 +438,10 @@ def _among_rotations(
     if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
         tried |= {candidate: measure(candidate) for candidate in RELATED if candidate not in tried}
         table = np.stack([one.hits() for one in tried.values()])
-        behind = table.mean(axis=1).max() - table.mean(axis=1)
-        first = table[int(np.argmin(behind))]
-        kept = [
-            candidate
-            for candidate, hits, far in zip(tried, table, behind, strict=True)
-            if far <= 2 * _error(first - hits, labels) and (same or candidate is not ROTATION)
-        ]
+        ahead = table[int(np.argmax(table.mean(axis=1)))] - table[0]
+        # A rotation may have the larger cosines, by what all rows share, and yet tell no two of them apart.
+        lost = not same or ahead.mean() > 2 * _error(ahead, labels)
+        kept = [candidate for candidate in tried if not lost or candidate is not ROTATION]
         chosen = max(kept, key=lambda candidate: tried[candidate].quality.cosine[0])
         ahead = table[list(tried).index(chosen)] - table[0]
         lead, error = float(ahead.mean()), _error(ahead, labels)
