@@ -92,7 +92,7 @@ def test_what_cannot_be_fitted(models):
         congruence.fit(image, text)
     with pytest.raises(ParameterError, match="only a rotation is shared"):
         fit(models, method="linear")
-    with pytest.raises(ParameterError, match="anchors' modality"):
+    with pytest.raises(ParameterError, match="pairs' modality"):
         congruence.fit(image, target, means={"image": (image, None)})
     with pytest.raises(ParameterError, match="Pass modality="):
         congruence.fit(Embeddings(image.vectors), Embeddings(target.vectors), means={"text": (text, None)})

@@ -403,7 +403,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     advice = "Check that both sides list the same items in the same order, or pass `ids=…` to pair them by id"
     if report.looks_paired and report.suspects:
         advice = "Inspect these items, and remove the wrong pairs"
-    message = f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
+    message = f"Got pairs that fail the pairing check; expected the same item in each. {report.sentence} {advice}."
     if strict:
         raise UnpairedError(message)
     warnings.warn(PairingWarning(message), stacklevel=3)

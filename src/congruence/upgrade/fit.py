@@ -293,7 +293,7 @@ def _modalities(
     declared = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
     if len(set(declared)) > 1:
         raise ModalityError(
-            f"Got anchors of different modalities ({', '.join(declared)}).",
+            f"Got pairs of different modalities ({', '.join(declared)}).",
             "Fit on one and pass the other as `means=…`, or use `method='cca'` or `method='procrustes'`.",
         )
     return (declared[0], declared[0]) if declared else (None, None)
@@ -317,9 +317,9 @@ def _read_means(means: Mapping[str, MeansOf], fitted: str | None, split: Split) 
             "Got means that are no mapping from modality to rows.", "Pass `means={'image': (old images, new images)}`."
         )
     if means and fitted is None:
-        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
+        raise ParameterError("Got means of other modalities, but not the pairs' modality.", "Pass `modality=…`.")
     if fitted in means:
-        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
+        raise ParameterError(f"Got means for {fitted!r}, the pairs' modality.", f"Remove {fitted!r} from `means=…`.")
     out: Means = {}
     for name, of in means.items():
         sides: Any = of if isinstance(of, tuple) or (isinstance(of, list) and len(of) == 2) else (of, None)

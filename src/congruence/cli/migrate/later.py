@@ -188,7 +188,9 @@ def reembed(
         None, "A command with {ids} and {out}, a file of vectors, or an encoder with --items; by default as before."
     ),
     items: str | None = option(None, "With an encoder: table or folder of the items, with their ids."),
-    texts: str | None = option(None, "Texts in the old model (tags, queries), to choose what to re-embed."),
+    texts: str | None = option(
+        None, "Texts in the old model that all searches come from (tags, say); other searches lose."
+    ),
     new_texts: str | None = option(None, "The same texts in the new model."),
     modality: str | None = option(None, "Modality of the rows to re-embed, if a column states it."),
     share: float | None = option(None, "Share of the rows to re-embed in total, by default the certificate's."),

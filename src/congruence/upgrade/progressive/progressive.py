@@ -96,7 +96,8 @@ class Progressive:
         The store; without ids, row numbers are used. Larger than memory: a memory-mapped array, a
         ``congruence.io.Source``, or anything with slices and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
-        The same texts in both models, preferably those that users search for; for the orders, the fit and the meter.
+        The same texts in both models, for the orders, the fit and the meter: a fixed list that all searches come from.
+        Mapped rows are drawn to these texts, so that searches for others lose.
     labels : array_like of int, shape (n,), optional
         Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
     weights : array_like, shape (n,), optional
