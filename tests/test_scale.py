@@ -9,10 +9,20 @@ import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.compare.matching import match_test
 from congruence.compare.pairing import check_pairing
+from congruence.compare.spaces import compare_spaces
 from congruence.embeddings import normalize_rows
 from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError
 from congruence.maps import METHODS
-from congruence.metrics import cca, fit_cca, paired_distance, procrustes_distance, pwcca, svcca
+from congruence.metrics import (
+    BETWEEN_SPACES,
+    METRICS,
+    cca,
+    cross_kernel_cka,
+    fit_cca,
+    linear_cka,
+    paired_distance,
+    rbf_cka,
+)
 from congruence.synthetic import random_rotation, rigid_problem
 from congruence.transport import random_frames
 
@@ -55,11 +65,47 @@ def test_up_to_there_maps_are_what_they_are_at_any_scale(name, scale):
         assert all(np.isfinite(array).all() for array in scaled.state().values())
 
 
-@pytest.mark.parametrize("metric", [cca, svcca, pwcca, procrustes_distance, fit_cca])
-def test_measures_that_scale_first_go_up_to_where_sums_overflow(metric):
-    metric(X * 1e160, Y)
+def test_canonical_directions_go_up_to_where_sums_overflow():
+    fit_cca(X * 1e160, Y)
     with pytest.raises(NotFiniteError, match="whose largest number is"):
-        metric(X * 1e307, Y)
+        fit_cca(X * 1e307, Y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("f4", 1e20), ("f4", 1e-20), ("f4", 1e37), ("f4", 1e-30), ("f8", 1e200), ("f8", 1e-200)]
+)
+@pytest.mark.parametrize("name", BETWEEN_SPACES)
+@pytest.mark.filterwarnings("error")
+def test_what_compares_two_spaces_does_not_depend_on_their_scale(name, dtype, scale):
+    A, B = X.astype(dtype), Y.astype(dtype)
+    scaled, metric = A * np.dtype(dtype).type(scale), METRICS[name].fn
+    near = {"abs": 1e-5 if dtype == "f4" else 1e-12}
+    assert metric(scaled, B) == pytest.approx(metric(A, B), **near)
+    assert metric(B, scaled) == pytest.approx(metric(B, A), **near)
+    usual, other = (compare_spaces(side, B, [name], permutations=5, halves=2)[0] for side in (A, scaled))
+    assert other.value == pytest.approx(usual.value, **near)
+    assert other.held_out == (usual.held_out and pytest.approx(usual.held_out, **near))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", 1e20), ("f4", 1e-30), ("f8", 1e200)])
+@pytest.mark.filterwarnings("error")
+def test_other_forms_of_kernel_alignment_do_not_either(dtype, scale):
+    torch = pytest.importorskip("torch")
+    A, B = X.astype(dtype), Y.astype(dtype)
+    large = A * np.dtype(dtype).type(scale)
+    for one, other in (
+        (
+            linear_cka(A, B, estimator="minibatch", batch_size=20),
+            linear_cka(large, B, estimator="minibatch", batch_size=20),
+        ),
+        (rbf_cka(A, B, bandwidth=2.0), rbf_cka(large, B * np.dtype(dtype).type(scale), bandwidth=2 * scale)),
+        (cross_kernel_cka(A, B, A[:, :3], B[:, :3]), cross_kernel_cka(large, B, A[:, :3], B[:, :3])),
+        (linear_cka(A, B), float(linear_cka(torch.tensor(large), torch.tensor(B)))),
+    ):
+        assert other == pytest.approx(one, abs=1e-5)
+    rows = torch.tensor(large, requires_grad=True)
+    linear_cka(rows, torch.tensor(B)).backward()
+    assert torch.isfinite(rows.grad).all()
 
 
 @pytest.mark.parametrize("name", ["linear", "orthogonal"])

@@ -167,15 +167,37 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     bits = 8 * X.dtype.itemsize
     if bits < 64 and not squares:
         return
-    X = X.detach() if is_tensor(X) else X
-    X = X[:: max(1, len(X) // 1000)] if bits < 64 else X
-    top = max(float(X.max()), -float(X.min()))
-    # Up to this limit, products of two sides' squares, or the numbers themselves, can be summed.
-    most = 1e15 if bits < 64 else 1e70 if squares else 1e300
+    top = _largest(X[:: max(1, len(X) // 1000)] if bits < 64 else X)
+    most = _largest_squared(bits) if squares else 1e300
     if top and not 1 / most <= top <= most:
         what = f"{'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of float{bits}"
         problem = f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}"
         raise NotFiniteError(f"{problem}, since others {what}.", f"Divide {name} by {top:.0e}.")
+
+
+def _largest(X: Array) -> float:
+    """Return the largest absolute value."""
+    X = X.detach() if is_tensor(X) else X
+    return max(float(X.max()), -float(X.min()))
+
+
+def _largest_squared(bits: int) -> float:
+    """Return the number up to which products of two sides' squares can be summed."""
+    return 1e15 if bits < 64 else 1e70
+
+
+def in_range(X: ArrayT) -> ArrayT:
+    """Return X (n, d) times a power of two, if sums of products of squares would overflow or vanish without it.
+
+    No digit is lost. For what does not depend on the scale of either side.
+    """
+    if not namespace(X).isdtype(X.dtype, "real floating"):
+        return X
+    top, most = _largest(X), _largest_squared(8 * X.dtype.itemsize)
+    if not top or 1 / most <= top <= most:
+        return X
+    power = -math.frexp(top)[1]
+    return X * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)  # one factor could overflow or vanish itself
 
 
 def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:

@@ -15,7 +15,7 @@ from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.progress import progress_bar
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, in_range
 from congruence.embeddings import Pairs, as_pair
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.metrics import BETWEEN_SPACES, between_spaces, fit_cca, prepare_each
@@ -139,7 +139,7 @@ def compare_spaces(
     pairs = Pairs.join(ours, theirs)
     if len(pairs) < FEWEST_ROWS:
         raise TooFewAnchorsError(f"Got {len(pairs)} paired rows; expected at least {FEWEST_ROWS}.", "Pass more rows.")
-    A, B = (as_matrix(side, name, allow_zero_rows=True) for side, name in zip(pairs, "XY", strict=True))
+    A, B = (in_range(as_matrix(side, name, allow_zero_rows=True)) for side, name in zip(pairs, "XY", strict=True))
     rng = np.random.default_rng(random_state)
     rows = draw_rows(len(A), max_rows, rng)
     if rows is not None:
@@ -392,7 +392,7 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
     out = {}
     for name, array in zip(names, arrays, strict=True):
         label = f"layer {name!r} of {side}"
-        A = out[label] = as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True)
+        A = out[label] = in_range(as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True))
         if not np.ptp(A, axis=0).any():
             raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ.", "Leave this layer out.")
     return out

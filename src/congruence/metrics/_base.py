@@ -11,7 +11,7 @@ import numpy as np
 from congruence._utils.arrays import NUMPY, device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
-from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, check_scale
+from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, in_range
 from congruence.embeddings import in_order
 from congruence.errors import DtypeError, InputError, ShapeError
 
@@ -129,9 +129,7 @@ def native_pair(
 def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNamespace, Array, Array]:
     """Like ``native_pair``, with both matrices in float64 and of a scale whose sums do not overflow."""
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
-    check_scale(A, "X", squares=False)
-    check_scale(B, "Y", squares=False)
-    return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
+    return xp, in_range(xp.astype(A, xp.float64)), in_range(xp.astype(B, xp.float64))
 
 
 def equal_rows(name: str, n: int) -> InputError:

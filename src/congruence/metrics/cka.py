@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from congruence._utils.arrays import NUMPY, blocks, device, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
-from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence._utils.validation import check_choice, check_positive, check_seed, in_range
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics._base import (
@@ -66,6 +66,7 @@ def linear_cka(
     check_seed(random_state)
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = _varying_pair(X, Y)
+    A, B = in_range(A), in_range(B)
     if estimator != "minibatch":
         hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
         return as_scalar(_divide(*_hsic_terms(A, B, hsic), xp))
@@ -130,14 +131,13 @@ def rbf_cka(
     if bandwidth != "median":
         check_positive(bandwidth, "bandwidth")
     xp, A, B = _varying_pair(X, Y)
-    A, B = (_centered_rows(xp, side) for side in (A, B))
-    scales = []
-    for side, name in ((A, "X"), (B, "Y")):
-        if bandwidth == "median":
-            square = kernels.median_squared_distance(side.detach() if is_tensor(side) else side) * fraction**2
-        else:
-            square = float(bandwidth) ** 2
-        scales.append(2 * positive(square, name))
+    if bandwidth == "median":
+        A, B = (_centered_rows(xp, in_range(side)) for side in (A, B))
+        squares = (kernels.median_squared_distance(side.detach() if is_tensor(side) else side) for side in (A, B))
+        scales = [2 * positive(square * fraction**2, name) for square, name in zip(squares, "XY", strict=True)]
+    else:  # divided first, since squares of very large or small numbers would overflow or vanish
+        A, B = (_centered_rows(xp, side) / float(bandwidth) for side in (A, B))
+        scales = [2.0, 2.0]
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
     cross, first, second = map(hsic, kernels.rbf_sums(A, B, *scales))
     return as_scalar(_divide(cross, first, second, xp))
@@ -165,7 +165,8 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
             raise ShapeError(
                 f"Got {images.shape[1]}-d images and {texts.shape[1]}-d texts of a model.", "Pass those of one model."
             )
-    A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
+    sides = (in_range(M) for M in (A, B, A_other, B_other))
+    A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in sides)
 
     def product(a: Array, b: Array, c: Array, d: Array) -> Array:
         return xp.sum(xp.matmul(a.T, c) * xp.matmul(b.T, d))
@@ -230,9 +231,7 @@ def _compare_biased(first: _Linear, second: _Linear) -> float:
 
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     check_square(A, "rbf_cka")
-    check_varies(NUMPY, A, name)
-    A = A.astype(np.float64)
-    A = A - A.mean(axis=0)
+    A = scaled(A, name)
     scale = positive(kernels.median_squared_distance(A), name)
     K = _u_center(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
     return K / positive(float(np.linalg.norm(K)), name)

@@ -6,6 +6,7 @@ import numpy as np
 
 from congruence._utils.arrays import NUMPY, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
+from congruence._utils.validation import in_range
 from congruence.linalg.moments import CrossMoments
 from congruence.metrics._base import (
     OF_SHAPES,
@@ -84,7 +85,7 @@ def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
     if not (isinstance(X, np.ndarray) and isinstance(Y, np.ndarray) and X.dtype == Y.dtype == np.float32):
         return None
     _, *sides = native_pair(X, Y)
-    A, B = map(to_numpy, sides)
+    A, B = (in_range(to_numpy(side)) for side in sides)
     if min(A.shape[1], B.shape[1]) > len(A):
         return None
     moments = CrossMoments.of(A, B)
