@@ -17,6 +17,7 @@ import pytest
 
 import congruence
 from congruence import errors
+from congruence._utils.atomic import atomic_path
 from congruence.cli import _ending, main
 from congruence.cli.migrate import _step
 from fresh import run_fresh
@@ -386,6 +387,17 @@ def test_ctrl_c_says_what_was_written(here, data, monkeypatch, written):
     monkeypatch.setattr("congruence.cli.fit._report" if written else "congruence.io.read_embeddings", interrupt)
     said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 130)
     assert said.endswith("Before that x was written.\n" if written else "nothing was written.\n")
+
+
+def test_ctrl_c_tells_of_files_that_no_option_names(here, data, monkeypatch):
+    def interrupt(path, *_, **__):
+        with atomic_path(Path(path).with_name("first.npy"), force=True) as temporary:
+            temporary.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("congruence.io.read_embeddings", interrupt)
+    said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 130)
+    assert said.endswith("Before that first.npy was written.\n")
 
 
 # ------------------------------------------------------------------ standard output and error

@@ -77,7 +77,9 @@ def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, file
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoint, "save", stop)
-    assert here(*sotalign(files, "--set", "checkpoint_every=5")).code == 130
+    stopped = here(*sotalign(files, "--set", "checkpoint_every=5")).ends(130).err
+    assert f"The checkpoints are in {files}/map.checkpoint; repeat the command" in stopped
+    assert "nothing" not in stopped
     (files / "map.checkpoint" / "notes.txt").write_text("mine")
     part = files / "map.checkpoint" / "000"
     (part / "fold0").rename(part / ".fold0.old")  # as a kill can leave it

@@ -243,7 +243,7 @@ def test_bridge_search_re_embeds_a_switched_database(run, here, truth, tmp_path)
     assert run("rollback").code == 0
 
 
-def test_bridge_search_re_embeds_a_file_and_keeps_it_in_a_folder(here, mapping, truth, tmp_path):
+def test_bridge_search_re_embeds_a_file_and_keeps_it_in_a_folder(here, mapping, truth, tmp_path, monkeypatch):
     made = table()
     names = [str(one) for one in images(made)]
     np.savez(tmp_path / "old.npz", vectors=np.stack([made.old[int(one)] for one in names]), ids=names)
@@ -260,6 +260,16 @@ def test_bridge_search_re_embeds_a_file_and_keeps_it_in_a_folder(here, mapping, 
     assert names[3] not in [hit["id"] for hit in first["hits"]]
     again = json.loads(here(*words, *kept, "--set", "limit=0").ends(0).out)
     assert (again["encoded"], again["reembedded_share"]) == (0, first["encoded"] / len(names))
+    search = LazySearch.search
+
+    def stop(*given):
+        search(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LazySearch, "search", stop)
+    for folder, said in (("other", "rows were encoded, which are kept"), (None, "nothing was written")):
+        settings = ("--set", "among=image", *(("--set", f"journal={folder}") if folder else ()))
+        assert said in here(*words, "--budget", 30, *settings).ends(130).err
 
 
 def test_bridge_search_is_scored_by_the_users_own_judgments(here, mapping, truth, tmp_path):

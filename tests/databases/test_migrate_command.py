@@ -118,6 +118,41 @@ def test_a_run_that_was_stopped_continues_without_its_options(run, made, monkeyp
 
 
 @pytest.mark.parametrize(
+    ("before", "action", "method", "said"),
+    [
+        ((), "plan", "scan", "nothing was written"),
+        ((), "run", "scan", "nothing was written"),
+        ((), "run", "write", "To continue: congruence migrate memory run"),
+        ((), "run", "search", "Repeat the command"),
+        (("run",), "status", "count", "nothing was written"),
+        (("run",), "verify", "search", "Repeat the command"),
+        (("run",), "switch", "_show_new", "Repeat the command"),
+        (("run",), "discard", "_remove_new", "Repeat the command"),
+        (("run", "switch"), "rollback", "_show_old", "Repeat the command"),
+        (("run", "switch"), "finish", "_remove_old", "Repeat the command"),
+    ],
+)
+def test_a_step_that_is_interrupted_says_what_is_kept_and_the_same_command_goes_on(
+    run, made, monkeypatch, before, action, method, said
+):
+    words = {"plan": ("--map", "map"), "run": ("--map", "map", "--yes")}
+    words |= dict.fromkeys(("discard", "finish"), ("--yes",))
+    for step in before:
+        run(step, *words.get(step, ())).ends(0)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDatabase, method, interrupt)
+        stopped = run(action, *words.get(action, ())).ends(130).err
+    assert said in stopped.splitlines()[-1]
+    assert ("status" in stopped) == (said == "Repeat the command")
+    assert ("nothing was written" in stopped) == (said == "nothing was written")
+    run(action, *words.get(action, ())).ends(0)
+
+
+@pytest.mark.parametrize(
     ("state", "action", "following"),
     [
         ((), "switch", "run --from FOLDER"),

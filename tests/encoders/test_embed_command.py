@@ -70,8 +70,11 @@ def test_an_interrupted_command_says_how_to_go_on(here, eyes, folder, monkeypatc
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("congruence.embed.embed", stop)
-    assert "Run the same command again to resume" in here("embed", eyes, "images", "-o", "o.npz").ends(130).err
+    with monkeypatch.context() as patch:
+        patch.setattr("congruence.embed.run.EncoderRun._encode_batch", stop)
+        assert "nothing was written" in here("embed", eyes, "images", "-o", "o.npz").ends(130).err
+    monkeypatch.setattr("congruence.embed.run._write", stop)
+    assert "run the same command again to resume" in here("embed", eyes, "images", "-o", "o.npz").ends(130).err
 
 
 @pytest.mark.heavy

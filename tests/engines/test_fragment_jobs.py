@@ -209,8 +209,10 @@ def test_a_killed_driver_resumes_and_no_row_is_there_twice(parts, tmp_path, afte
     out = tmp_path / "out"
     seen = []
     if after < FILES:
-        with pytest.raises(Killed):
+        with pytest.raises(Killed) as stopped:
             transform_file(MAP, data, str(out), engine=Dying(after))
+        kept = [f"{after} of {FILES} fragments are kept in {out}.partial; repeat the command to continue."]
+        assert getattr(stopped.value, "__notes__", []) == (kept if after else [])
         assert not out.exists()
     report = transform_file(MAP, data, str(out), engine=HERE, callback=seen.append)
     assert report.resumed == (after if after < FILES else 0)

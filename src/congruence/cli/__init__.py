@@ -134,8 +134,11 @@ class _Command(PlainValues, TyperCommand):
         _check_outputs(ctx.params)
         try:
             return super().invoke(ctx)
-        except (KeyboardInterrupt, typer.Abort):
-            raise Stopped(signal.SIGINT) from None
+        except (KeyboardInterrupt, typer.Abort) as error:
+            stopped = Stopped(signal.SIGINT)
+            for note in getattr(error, "__notes__", ()):
+                stopped.add_note(note)
+            raise stopped from None
         except (EOFError, BrokenPipeError) as error:
             raise Shielded from error
 
@@ -325,7 +328,8 @@ def main() -> None:
             raise
         except BaseException as error:
             cause = error.__cause__ if isinstance(error, Shielded) else error
-            message, code = explain(cause or error, named_by(_context.get(), written), tell)
+            cause = cause or error
+            message, code = explain(cause, named_by(_context.get(), written, cause), tell)
             if message:
                 # One line, whatever names a file holds and another library says.
                 print(f"error: {visible(re.sub(_BREAK, ' ', message), keep=LINES)}", file=sys.stderr)

@@ -189,9 +189,11 @@ def explain(error: BaseException, written: list[Path], tell: Callable[[object], 
 
     ``written``: files that the command has already put in place; ``tell``: returns the message of an error of this
     library, with the command's own flags. ``message``: empty if the reader has closed the pipe and no file was written.
+    Notes of the error say what else is kept, and how to go on.
     """
     names = " and ".join(map(str, written))
     kept = f" Before that {names} {'was' if len(written) == 1 else 'were'} written." if written else ""
+    kept += "".join(f" {redact(note)}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, OutputLostError):
         if error.cause.errno == errno.EPIPE:
             return f"The report was cut off because its reader closed the pipe.{kept}" if kept else "", NO_READER
@@ -262,8 +264,12 @@ def redact(text: str) -> str:
     return text
 
 
-def named_by(command: Any, written: list[Path]) -> list[Path]:
-    """Return the written paths that the user named in options, without others such as checkpoints."""
+def named_by(command: Any, written: list[Path], error: BaseException) -> list[Path]:
+    """Return the written paths that the user named in options, without others such as checkpoints; of a command that
+    was stopped, and has written none of these, some of the others, unless the error says what is kept.
+    """
     values = [] if command is None else [value for value in command.params.values() if isinstance(value, str)]
-    named = {Path(value) for value in values}
-    return [path for path in dict.fromkeys(written) if path in named]
+    named, written = {Path(value) for value in values}, list(dict.fromkeys(written))
+    told = not isinstance(error, (Stopped, KeyboardInterrupt)) or hasattr(error, "__notes__")
+    others = [] if told else [path for path in written if os.path.lexists(path)][:3]
+    return [path for path in written if path in named] or others

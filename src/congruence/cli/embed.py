@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_job
 from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
@@ -76,13 +74,9 @@ def embed(
         tokens = size / 4 + len(items) * len(model_options.get("prompt") or "") / 4
         say_error(f"about {tokens:,.0f} tokens (4 bytes each), {tokens * price / 1e6:,.2f} at {price} per million")
     model = load_encoder(encoder, items.modality, layer=chosen, **model_options)
-    try:
-        with progress("embedding", len(items), as_json) as callback:
-            options = {"batch_size": batch_size, "cache": cache, "force": force, "callback": callback, **settings}
-            report = embed(model, items, out, **options)
-    except KeyboardInterrupt:
-        say_error("error: interrupted. Run the same command again to resume after the last finished part.")
-        raise typer.Exit(130) from None
+    with progress("embedding", len(items), as_json) as callback:
+        options = {"batch_size": batch_size, "cache": cache, "force": force, "callback": callback, **settings}
+        report = embed(model, items, out, **options)
     if report.failures:
         say_error(f"warning: {len(report.failures)} items left out, see {report.failures_file}")
     print_job("embedded", report, as_json=as_json, space=model.space.to_dict())

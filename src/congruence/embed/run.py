@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -120,14 +120,16 @@ def embed(
         size = shard_size or PART_ITEMS
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             run = EncoderRun(encoder, items, batch_size, on_error, pool, store, callback)
-            parts = [run.finish(range(k, min(k + size, len(items))), finished) for k in range(0, len(items), size)]
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            problem = f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']})."
-            raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
-        ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
-        failures_file = write_failures(run.failures, output)
-        _write(run, finished, parts, output, ids_file, force=force, named=shard_size is not None)
+            with _resumable(run):
+                parts = [run.finish(range(k, min(k + size, len(items))), finished) for k in range(0, len(items), size)]
+                parts = [part for part in parts if len(part)]
+                if not parts:
+                    problem = f"None of the {len(items)} items in {items.name} can be encoded"
+                    problem += f" ({run.failures[0]['error']})."
+                    raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
+                ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
+                failures_file = write_failures(run.failures, output)
+                _write(run, finished, parts, output, ids_file, force=force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
@@ -145,6 +147,17 @@ def embed(
         failures_file=failures_file,
         seconds=time.perf_counter() - started,
     )
+
+
+@contextmanager
+def _resumable(run: EncoderRun) -> Iterator[None]:
+    """Tell an interruption of the vectors that are kept for the next run."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and run.encoded + run.cached + run.resumed:
+            error.add_note("What was encoded is kept: run the same command again to resume.")
+        raise
 
 
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:

@@ -416,6 +416,11 @@ class Job:
                     receipt = Receipt(**result)
                     if journal.add(receipt):
                         self._callback(receipt.rows + receipt.bad)
+            except BaseException as error:
+                if done := len(journal.receipts()):
+                    kept = f"{done} of {len(data.fragments)} fragments are kept in {out.working.shown}"
+                    error.add_note(f"{kept}; repeat the command to continue.")
+                raise
             finally:  # receipts are written even if the run fails
                 journal.flush()
             rows, bad = journal.total("rows"), journal.total("bad")

@@ -187,9 +187,9 @@ def own_folder(place: Path) -> Iterator[Path]:
             _mark(place, made=False)
         try:
             yield place
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):
-                if not any(place.rglob(STATE)):
+                if not _told(error, place):
                     _clear(place)
             raise
         _clear(place)
@@ -209,11 +209,19 @@ def named_folder(place: Path) -> Iterator[Path]:
     with locked(place, _IN_USE.format(place)):
         try:
             yield place
-        except BaseException:
-            if made:
+        except BaseException as error:
+            if not _told(error, place) and made:
                 with suppress(OSError):  # not empty
                     place.rmdir()
             raise
+
+
+def _told(error: BaseException, place: Path) -> bool:
+    """Return whether there are checkpoints in a folder, which an interruption is then told of."""
+    found = any(place.rglob(STATE))
+    if found and not isinstance(error, Exception):
+        error.add_note(f"The checkpoints are in {place}; repeat the command to continue.")
+    return found
 
 
 _IN_USE = "Got checkpoints at {} that another run is using; expected one run. Wait for it, or name another folder."

@@ -194,8 +194,10 @@ class LazySearch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
+        if error is not None and not isinstance(error, Exception) and self.rows.folder and self.counts_["encoded"]:
+            error.add_note(f"{self.counts_['encoded']:,} rows were encoded, which are kept.")
 
     def search(self, queries: RowsLike, k: int = 10) -> Hits:
         """Return the ``k`` nearest rows of the new model's queries, (m, d_new) or (d_new,), as far as they are known.

@@ -103,6 +103,10 @@ def fetch(resource: Resource, target: str | Path, callback: Callback = None) -> 
             part.unlink(missing_ok=True)
             if last:
                 raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and part.exists():
+                error.add_note(f"What was received is kept in {part}; repeat the command to continue.")
+            raise
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, target)

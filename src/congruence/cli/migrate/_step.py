@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 
 import typer
 
-from congruence.cli._ending import redact
+from congruence.cli._ending import Stopped, redact
 from congruence.cli._input import open_asking
 from congruence.cli._output import gathered, print_json, say, say_error
 from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
@@ -259,7 +259,14 @@ def opened(
                 runner = EngineOptions(values.get("engine", "local"), values.get("address"), workers and int(workers))
                 engine = runner.open() if runner.by_fragments() else None
             migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
-            yield Step(migration, url, journal, kept)
+            try:
+                yield Step(migration, url, journal, kept)
+            except (KeyboardInterrupt, Stopped) as error:
+                changes = ctx.info_name not in ("plan", "status") and (folder / "journal.json").exists()
+                if changes and not hasattr(error, "__notes__"):
+                    status = _command(url, journal, folder, "status")
+                    error.add_note(f"Repeat the command to continue. To see where the migration stands: {status}")
+                raise
 
 
 @contextmanager

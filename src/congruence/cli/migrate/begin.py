@@ -11,7 +11,7 @@ import typer
 
 from congruence.cli._input import unit_rows
 from congruence.cli._options import Json, option, settable
-from congruence.cli._output import Bars, number, print_facts, print_json, print_table, say, say_error
+from congruence.cli._output import Bars, number, print_facts, print_json, print_table, say
 from congruence.cli.migrate._step import ENGINE, FINDING, Step, Yes, ask, each, opened, read_certified, read_ranges
 from congruence.cli.migrate.later import print_verification, stored_recall, verified
 from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
@@ -148,12 +148,12 @@ class Beginning:
                 callback=bars.advance,
                 stage=lambda label: bars.begin(label, migration.info.rows),
             )
-        except BaseException:
+        except BaseException as error:
             bars.close()
             if migration.journal is None:
                 step.forget()
             elif migration.journal.state not in ("switched", "dropped"):
-                say_error(f"The journal is in {migration.folder}. To continue: {step.command('run')}")
+                error.add_note(f"The journal is in {migration.folder}. To continue: {step.command('run')}")
             raise
 
 
