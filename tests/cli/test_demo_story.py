@@ -120,7 +120,11 @@ def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos
     [
         ("--classes 30", "--classes"), ("--sample emoji --files x", "--files"),
         ("--sample emoji --query pizza", "--query"), ("--sample pictures", "photos"),
+        ("--files x --query pizza", "--query with --files"), ("--files x --save-map m", "--save-map with --files"),
+        ("--files x -o page.html", "--out with --files"), ("--files x --no-report", "--no-report with --files"),
+        ("--files x --seed 1", "--seed with --files"),
     ],
 )  # fmt: skip
-def test_options_of_the_other_sample_are_refused(here, given, words):
+def test_options_of_the_other_sample_are_refused(here, given, words, tmp_path):
     here("demo", *given.split()).refused(words)
+    assert not any(tmp_path.iterdir())

@@ -202,6 +202,20 @@ def test_an_index_of_vector_io_is_written_with_what_is_known_of_it(tmp_path, her
     assert "something else" in here(*run, "--force").ends(2).err
 
 
+@pytest.mark.parametrize("out", ["out", "out.parquet", "out.vdf"])
+def test_ids_that_are_numbers_in_one_part_and_texts_in_another_are_texts_in_all(tmp_path, out):
+    numbers = TABLE.slice(0, 20).set_column(0, "id", pa.array(range(20), pa.int32()))
+    for k, part in enumerate((numbers, TABLE.slice(20))):
+        write_parquet(tmp_path / "in" / f"part_{k}.parquet", part)
+    mapping = OrthogonalMap().fit(X, X[:, ::-1])
+    transform_file(mapping, open_source(tmp_path / "in"), tmp_path / out, normalize=False)
+    parts = [tmp_path / out] if out.endswith("t") and "." in out else sorted((tmp_path / out).rglob("*.parquet"))
+    read = [pq.read_table(part) for part in parts]
+    assert {one.schema.field("id").type for one in read} == {pa.string()}
+    assert [one for part in read for one in part["id"].to_pylist()] == [*map(str, range(20)), *IDS[20:]]
+    assert [one for part in read for one in part["note"].to_pylist()] == IDS
+
+
 def test_a_column_of_a_folder_is_that_of_all_its_parts(tmp_path):
     for k in range(2):
         write_parquet(tmp_path / f"train-0000{k}-of-00002.parquet", TABLE.slice(20 * k, 20))

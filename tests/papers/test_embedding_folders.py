@@ -170,6 +170,13 @@ def test_missing_prompts_and_other_labels_are_refused(tmp_path):
         read_folders(tmp_path, [["third", "fourth"]], ["zoo"])
 
 
+def test_two_classes_of_one_name_are_refused(tmp_path):
+    tip_adapter(tmp_path / "first" / "zoo", "first")
+    (tmp_path / "first/zoo/classes.txt").write_text("\n".join([*CLASSES[:-1], CLASSES[0]]) + "\n")
+    with pytest.raises(InputError, match=f"1 names more than once in .*classes.txt .'{CLASSES[0]}'"):
+        read_folders(tmp_path, [["first"]], ["zoo"])
+
+
 def test_a_known_model_or_data_set_has_its_sizes(tmp_path):
     for model in ("openai-b32", "flava"):
         tables(tmp_path / model / "zoo", model)

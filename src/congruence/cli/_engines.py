@@ -102,7 +102,7 @@ def print_job(title: str, report: Any, *, as_json: bool, taken: str | None = Non
         "columns of zeros after them, which stay": unless(0, "padding"),
         "nearest rows that the stored form keeps": None if kept is None else f"{kept:.1%}",
         "norms": None if normalized is None else "1" if normalized else f"as {title}",
-        "variance in covered directions": unless(None, "covered_share"),
+        "variance in directions that the pairs span": unless(None, "covered_share"),
         "fragments": unless(1, "fragments"),
         "encoded": unless(None, "encoded"),
         "from the cache": unless(0, "cached"),

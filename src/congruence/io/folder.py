@@ -248,7 +248,18 @@ class FolderSource(Source):
     @property
     def columns(self) -> list[Columns]:
         own = [one for source in self._sources for one in source.columns]
-        return own if self._ids is None else [replace(one, id=None) for one in own]
+        if self._ids is not None:
+            return [replace(one, id=None) for one in own]
+        return [replace(one, schema=self._with_ids(one.id, one.schema)) for one in own]
+
+    def _with_ids(self, name: str | None, table: Any) -> Any:
+        """Return a part's schema or rows with the column of ids, ``name``, as text if the ids of another part are."""
+        schema = table if isinstance(table, pa.Schema) else table.schema
+        if name is None or self.id_type != pa.string() or not pa.types.is_integer(schema.field(name).type):
+            return table
+        k = schema.get_field_index(name)
+        schema = schema.set(k, schema.field(k).with_type(pa.string()))
+        return schema if isinstance(table, pa.Schema) else table.cast(schema)
 
     @property
     def row_bytes(self) -> int:
@@ -259,10 +270,12 @@ class FolderSource(Source):
         for source in self._sources:
             row = max(after, start)
             if start + source.n > after:
+                name = source.columns[0].id if source.columns else None
                 for own, block, rows in source._scan(row - start, batch, table=table):
                     ids = own if own is None else own.cast(self.id_type)
                     ids = ids if self._ids is None else self._slice_ids(row, len(block))
-                    yield ids, block.astype(self.dtype, copy=False), rows
+                    kept = rows if self._ids is not None or rows is None else self._with_ids(name, rows)
+                    yield ids, block.astype(self.dtype, copy=False), kept
                     row += len(block)
             start += source.n
 

@@ -182,7 +182,7 @@ def _torch_function(matrix: np.ndarray, offset: np.ndarray, device: str) -> Call
 
 
 _RANGES = 32  # of a file, from which rows are judged
-_COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
+_COVERED_ROWS = 1000  # number of rows from which the share of variance that the pairs span is estimated
 
 
 def _spread(source: Source) -> np.ndarray:
@@ -215,7 +215,7 @@ def _with_padding(form: StoredForm, mapping: Map, source: Source) -> StoredForm:
 class TransformReport(JobReport):
     """Summary of a call to ``transform_file``."""
 
-    covered_share: float | None = None  # of the first rows' variance, in directions that the anchors cover; of a file
+    covered_share: float | None = None  # of the first rows' variance, in directions that the pairs span; of a file
     left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
     padding: int = 0  # columns of zeros after those of the model, which stay
     kept: float | None = None  # share of the ten nearest mapped rows that quantization or the prefix keeps

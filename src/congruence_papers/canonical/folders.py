@@ -100,6 +100,11 @@ def _checked(parts: Parts, place: Path, model: str, data: str) -> Parts:
         problem = f"Got {widths[0]} and {widths[1]} dimensions of images and {widths[2]} of prompts in {place}"
         raise ShapeError(f"{problem}; expected {wanted} of {model}.", f"Put the embeddings of {model} there.")
     listed = read_column(place / "classes.txt").astype(str) if (place / "classes.txt").is_file() else None
+    names, counts = np.unique([] if listed is None else listed, return_counts=True)
+    if (counts > 1).any():
+        again = names[counts > 1]
+        problem = f"Got {len(again)} names more than once in {place / 'classes.txt'} ({str(again[0])!r}, …)."
+        raise InputError(problem, "Give each class a name of its own.")
     for part in parts:
         if listed is not None and np.char.isdecimal(part.labels).all():
             numbers = part.labels.astype(int)

@@ -104,7 +104,7 @@ def map(
         "old model": mapping.source_space_,
         "new model": mapping.target_space_,
         "modalities": ", ".join(mapping.facts_["modalities"]) or "not specified",
-        "directions that the anchors cover": f"{mapping.facts_['rank']} of {mapping.facts_['directions']}",
+        "directions that the pairs span": f"{mapping.facts_['rank']} of {mapping.facts_['directions']}",
         "written to": out,
     }
     report_as(as_json, {"output": out, **by_side(mapping.describe())}, "Map through a frame", shown)
@@ -169,4 +169,4 @@ def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
         means = ", ".join(f"{modality or 'all'} from {origin}" for modality, origin in model.means_from.items())
         rows.append([name, str(model.space), str(model.n_anchors), str(model.rank), means])
     title = f"Frame of {len(rows)} models, alignment {number(facts['alignment'])}, written to {out}"
-    print_table(title, ["model", "space", "anchors", "directions covered", "means"], rows)
+    print_table(title, ["model", "space", "anchors", "directions spanned", "means"], rows)
