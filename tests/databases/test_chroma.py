@@ -44,6 +44,7 @@ def make_collection(folder, ids, vectors, others, table="items", where=None, **o
 class TestFolder(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
+    kind = "chroma"
     slow = True
     id_types = ("text",)
     any_names = False
