@@ -211,7 +211,9 @@ def test_the_agreement_is_that_of_items_shuffled_in_both_axes():
     assert pairing._agreement_p(*sides, 499, np.random.default_rng(7)) == expected
 
 
-@pytest.mark.parametrize("seed", [19, pytest.param(65, marks=pytest.mark.long), pytest.param(837, marks=pytest.mark.long), 1844])
+@pytest.mark.parametrize(
+    "seed", [19, pytest.param(65, marks=pytest.mark.long), pytest.param(837, marks=pytest.mark.long), 1844]
+)
 def test_many_shuffled_pairs_are_not_called_paired(seed):
     """Of 2,000 sets twelve pass the folds' test, these best: none stands out from its null as pairs do."""
     rng = np.random.default_rng(seed)

@@ -1310,7 +1310,8 @@ class DatabaseContract:
 
     # At every call with one fault only: which it is, is in the error, which each back end raises in one place.
     @pytest.mark.parametrize(
-        ("fault", "every"), [*((fault, False) for fault in FAULTS), pytest.param(FAULTS[1], True, marks=pytest.mark.long)]
+        ("fault", "every"),
+        [*((fault, False) for fault in FAULTS), pytest.param(FAULTS[1], True, marks=pytest.mark.long)],
     )
     def test_a_step_that_fails_on_the_way_is_done_or_not(self, tmp_path, fault, every):
         """Each step fails at one call, at a later one when it is repeated, and so on, until it is done."""

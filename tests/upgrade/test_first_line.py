@@ -103,7 +103,9 @@ def certified_rows(old, new):
 @pytest.mark.parametrize(
     ("whole", "form"),
     [
-        pytest.param(whole, form, marks=[pytest.mark.long] * (whole and form not in ("frame", "arrow", "wide", "index")))
+        pytest.param(
+            whole, form, marks=[pytest.mark.long] * (whole and form not in ("frame", "arrow", "wide", "index"))
+        )
         for whole in (False, True)
         for form in FORMS
     ],
