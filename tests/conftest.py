@@ -19,10 +19,9 @@ from congruence.errors import CongruenceWarning
 
 # Few examples, but always the same: CI must not depend on luck. No deadlines, because the machines are noisy.
 settings.register_profile(
-    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "ci", max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("costly", settings.get_profile("ci"), max_examples=15)  # many take 40 ms per example
-settings.register_profile("process", settings.get_profile("ci"), max_examples=30)  # one interpreter per example
+settings.register_profile("costly", settings.get_profile("ci"), max_examples=10)  # many take 40 ms per example
 settings.load_profile("ci")
 
 

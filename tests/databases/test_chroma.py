@@ -44,6 +44,7 @@ def make_collection(folder, ids, vectors, others, table="items", where=None, **o
 class TestFolder(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
+    kind = "chroma"
     slow = True
     id_types = ("text",)
     any_names = False
@@ -162,6 +163,26 @@ def server(tmp_path_factory):
 @pytest.mark.skipif(PROGRAM is None, reason="needs the program chroma beside this Python")
 class TestServer(TestFolder):
     """A server, to which other processes write at the same time."""
+
+    # What does not depend on who answers is tested on the folder.
+    test_a_map_of_another_width_is_refused_before_anything_is_written = None
+    test_rows_of_another_model_are_refused = None
+    test_names_that_are_not_there_are_refused = None
+    test_names_are_quoted = None
+    test_the_plan_says_of_each_step_what_then_happens = None
+    test_every_element_type = None
+    test_the_rules_of_a_column_hold_or_the_plan_refuses = None
+    test_a_partial_run_keeps_the_vectors_of_all_other_rows = None
+    test_a_condition_chooses_rows = None
+    test_rows_of_any_norm_are_found_by_the_distance_of_the_search = None
+    test_a_store_is_the_same_by_every_path_to_it = None
+    test_what_a_killed_last_step_left_is_removed = None
+    test_a_discard_that_was_killed_at_its_end_is_completed = None
+    test_one_of_several_collections_must_be_named = None
+    test_a_file_that_the_application_emptied = None
+    test_a_file_that_was_written_to_since_the_run_can_only_be_discarded = None
+    test_writing_twice_is_writing_once = None
+    test_a_kill_between_the_renames = None
 
     @pytest.fixture(autouse=True)
     def _server(self, server):

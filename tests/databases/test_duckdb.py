@@ -29,6 +29,7 @@ def q(name):
 
 
 class TestDuckDB(DatabaseContract):
+    kind = "duckdb"
     slow = True
     times_writing = True
     id_types = ("int", "uuid")

@@ -18,6 +18,7 @@ faiss = LazyModule("faiss")
 
 
 class TestFaiss(FailingFiles, DatabaseContract):
+    kind = "faiss"
     id_types = ("int",)
     rows_without = False
     has_modalities = False

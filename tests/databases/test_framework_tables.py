@@ -182,6 +182,7 @@ class Killed(BaseException):
 @pytest.mark.long
 @pytest.mark.parametrize("at", range(0, 7, 2))
 @pytest.mark.parametrize("step", ["run", "switch", "rollback"])
+@pytest.mark.parametrize("server", [18], indirect=True)  # where it is killed is the same on each
 def test_a_kill_while_the_others_are_copied_loses_nothing(langchain, tmp_path, monkeypatch, step, at):
     monkeypatch.setattr("congruence.databases.pgvector.MOST_ROWS", 4)
     _, connection, rows = langchain

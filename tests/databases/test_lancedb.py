@@ -25,6 +25,8 @@ def connect(where):
 
 
 class TestLanceDB(DatabaseContract):
+    kind = "lancedb"
+    slow = True
     times_writing = True
     any_names = False
     needed = ("embedding__congruence_new", "embedding__congruence_old", "Embedding__Congruence_New")

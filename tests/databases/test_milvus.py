@@ -82,6 +82,7 @@ def rows_shown(where, table="items", column="embedding"):
 class TestFile(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
+    kind = "milvus"
     slow = True
     any_names = False
     rows_without = False

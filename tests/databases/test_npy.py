@@ -17,6 +17,7 @@ from congruence.upgrade.migrate import Migration
 
 
 class TestNpy(FailingFiles, DatabaseContract):
+    kind = "npy"
     rows_without = False
     needed = (".vectors.npy.congruence", ".vectors.npy.congruence-begun", ".vectors.npy.congruence-dropped")
 

@@ -29,6 +29,7 @@ def as_table(ids, vectors, others, column, id_column, missing=()):
 
 
 class TestParquet(FailingFiles, DatabaseContract):
+    kind = "parquet"
     id_types = ("int", "text", "uuid")
     needed = (".photos.parquet.congruence-begun",)
 

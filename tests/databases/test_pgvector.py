@@ -49,6 +49,7 @@ def shown(vector):
 
 
 class TestPgVector(DatabaseContract):
+    kind = "pgvector"
     slow = True
     times_writing = True
     id_types = ("int", "text", "uuid")

@@ -61,6 +61,7 @@ def unalias(client, name):
 class Contract(DatabaseContract):
     """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
+    kind = "qdrant"
     any_names = False
     needed = ("items_v1__congruence_new",)
     named: ClassVar[dict[str, str]] = {"table": "items"}

@@ -599,8 +599,14 @@ def test_what_the_application_writes_while_rows_are_encoded_stays(switched, mapp
         assert not set(again.asked) & (set(model.asked) - {str(one) for one in wrote})
 
 
-@pytest.mark.parametrize("next_step", ["reembed", "run", "switch", "discard"])
-@pytest.mark.parametrize(("step", "nth"), [("write", 1), ("write", 3), ("encode", 2), ("journal", 1), ("save", 2)])
+@pytest.mark.parametrize(
+    ("step", "nth", "next_step"),
+    [
+        pytest.param(*at, then, marks=[pytest.mark.long] * (at != ("write", 1) and then != "reembed"))
+        for at in (("write", 1), ("write", 3), ("encode", 2), ("journal", 1), ("save", 2))
+        for then in ("reembed", "run", "switch", "discard")
+    ],
+)
 def test_rows_that_change_after_a_kill_are_mapped_by_their_content(mapping, truth, tmp_path, step, nth, next_step):
     made, model, count = table(), Model(truth), []
     a, b = images(made)[:2]

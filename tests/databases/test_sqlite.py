@@ -25,6 +25,7 @@ def connect(where):
 
 
 class TestSQLite(DatabaseContract):
+    kind = "sqlite-vec"
     times_writing = True
     any_names = False
     rows_without = False

@@ -91,8 +91,9 @@ def slurm_answers():
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(not slurm_answers(), reason="needs a Slurm cluster whose nodes see this folder")
 def test_an_array_of_slurm_is_cancelled_and_submitted_again(made):
+    if not slurm_answers():  # asked here, because it takes seconds and every process collects all tests
+        pytest.skip("needs a Slurm cluster whose nodes see this folder")
     command = ["sbatch", "--parsable", "--array=0-1", "--cpus-per-task=1", "--mem=500", f"--output={made}/log"]
     job = [*command, str(CLUSTER / "slurm.sh"), *words(made)]
     number = subprocess.run(job, check=True, capture_output=True, text=True, cwd=made).stdout.strip()

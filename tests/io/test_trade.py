@@ -493,7 +493,7 @@ def write_h5ad(path, index="_index", kind="csr_matrix"):
     return path, sparse
 
 
-@pytest.mark.parametrize("index", ["_index", "cell_id"])
+@pytest.mark.parametrize("index", ["_index", pytest.param("cell_id", marks=pytest.mark.long)])
 def test_h5ad(index, tmp_path, refused):
     path, sparse = write_h5ad(tmp_path / "a.h5ad", index)
     for key, expected in (("obsm/X_pca", X), ("X", sparse), ("/obsm/X_umap", X[:, :2])):

@@ -63,7 +63,7 @@ def test_scikit_learn_finds_the_same_neighbors(metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_block_size_and_precision_of_the_product_do_not_matter(metric):
-    big = (RNG.standard_normal((900, 96)) + 2).astype(np.float32)
+    big = (RNG.standard_normal((300, 96)) + 2).astype(np.float32)
     big[::7] = big[3]
     table = nearest(big, 12, metric=metric)
     for block_rows in (1, 7, 64, 5000):
@@ -279,9 +279,9 @@ def test_ties_count_with_the_mean_over_their_orders(measure, seed):
     if measure is mutual_knn:
         assert measure(A, B, k) == pytest.approx(expected, abs=1e-12)
         return
-    orders = (rng.permutation(6) for _ in range(300))  # each is broken by other random orders
+    orders = (rng.permutation(6) for _ in range(100))  # each is broken by other random orders
     values = [measure(A[order] * (1 + r), B[order], k) for r, order in enumerate(orders)]
-    assert np.mean(values) == pytest.approx(expected, abs=5 * np.std(values) / 300**0.5 + 1e-12)
+    assert np.mean(values) == pytest.approx(expected, abs=5 * np.std(values) / 100**0.5 + 1e-12)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "inner"])
@@ -328,19 +328,23 @@ TIED = {
 def test_tied_strangers_agree_by_chance(kind, ordered):
     n, k, rng = 400, 10, np.random.default_rng(1)
     values = []
-    for _ in range(6):
+    for _ in range(3):
         A, B = TIED[kind](rng, n), rng.permutation(TIED[kind](rng, n))
         if ordered:
             A = A[np.lexsort(A.T)]
         values.append([measure(A, B, k) for measure in (mutual_knn, cycle_knn)])
     mutual, cycle = np.mean(values, axis=0)
-    assert mutual == pytest.approx(k / (n - 1), abs=0.004)
+    assert mutual == pytest.approx(k / (n - 1), abs=0.005)
     assert cycle < 0.4  # 1 − (1 − k/n)^k = .22, more where a few rows are in most lists
 
 
 @pytest.mark.parametrize(
     "name",
-    ["cknna", "mutual_knn", "cycle_knn", *(pytest.param(n, marks=pytest.mark.long) for n in ("lcs_knn", "edit_knn"))],
+    [
+        "mutual_knn",
+        "cycle_knn",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("cknna", "lcs_knn", "edit_knn")),
+    ],
 )
 @pytest.mark.parametrize(
     "kind", ["labels", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("8-bit codes", "failed encodes"))]
@@ -348,7 +352,7 @@ def test_tied_strangers_agree_by_chance(kind, ordered):
 def test_p_values_of_tied_strangers_are_uniform(name, kind):
     metric, n, draws = ALL[name], 60, 39
     ps = []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         sides = [TIED[kind](rng, n) for _ in range(2)]
         sides[0] = sides[0][np.lexsort(sides[0].T)]
@@ -357,7 +361,7 @@ def test_p_values_of_tied_strangers_are_uniform(name, kind):
         null = [metric.compare(first, metric.reorder(second, rng.permutation(n))) for _ in range(draws)]
         level = np.sum(np.isclose(null, value, rtol=0, atol=1e-12))
         ps.append((np.sum(np.asarray(null) > value + 1e-12) + rng.integers(0, level + 1)) / draws)
-    assert kstest(np.asarray(ps) + np.random.default_rng(0).uniform(-0.5, 0.5, 60) / draws, "uniform").pvalue > 0.001
+    assert kstest(np.asarray(ps) + np.random.default_rng(0).uniform(-0.5, 0.5, 40) / draws, "uniform").pvalue > 0.001
 
 
 def test_many_ties_take_little_memory():

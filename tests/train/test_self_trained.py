@@ -89,9 +89,10 @@ def test_the_rounds_equal_plain_numpy(matches, rounds):
     np.testing.assert_allclose(got[0] @ got[1].T, expected[0] @ expected[1].T, atol=2e-3)
 
 
-def test_unpaired_rows_raise_retrieval_of_unseen_rows():
+@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_unpaired_rows_raise_retrieval_of_unseen_rows(runs):
     gains = []
-    for seed in range(2):
+    for seed in range(runs):
         pairs, pools, test = world(seed=seed)
         mapping = SelfTrainedMap(max_rounds=2).fit(*pairs, unpaired=pools)
         gains.append(quality(mapping, test) - quality(SelfTrainedMap(matches="none").fit(*pairs, unpaired=pools), test))

@@ -316,7 +316,9 @@ def test_tuning_keeps_the_best(world):
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
 
 
-@pytest.mark.parametrize("method", [CCA(), SAIL(**SAIL_QUICK)], ids=["closed", "trained"])
+@pytest.mark.parametrize(
+    "method", [CCA(), SAIL(**{**SAIL_QUICK, "max_steps": 30, "validate_every": 15})], ids=["closed", "trained"]
+)
 def test_tuning_needs_no_labels_but_the_pairs(world, method):
     X, Y = world.pairs
     labels = np.arange(len(X)) // 2

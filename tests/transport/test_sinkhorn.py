@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import ot
@@ -16,12 +17,20 @@ from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeE
 from congruence.transport import _kernel, entropic, sinkhorn
 
 
-def log_iterations(A, r, c, max_iter):
-    v = np.zeros(A.shape[1])
+def log_iterations(A, r, c, max_iter, v=None):
+    v = np.zeros(A.shape[1]) if v is None else v
     for _ in range(max_iter):
         u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
         v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
     return u, v
+
+
+@cache
+def pots_plan(n, m, epsilon, uniform):
+    """Return the marginals and POT's plan of two clouds."""
+    X, Y = clouds(n, m)
+    r, c = (np.full(n, 1 / n), np.full(m, 1 / m)) if uniform else drawn_marginals(n, m)
+    return r, c, ot.bregman.sinkhorn_log(r, c, -X @ Y.T, epsilon, numItermax=50_000, stopThr=1e-14, warn=False)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -30,8 +39,7 @@ def log_iterations(A, r, c, max_iter):
 )
 def test_plans_are_pots(way, n, m, epsilon, uniform, small_strips):
     X, Y = clouds(n, m)
-    r, c = (np.full(n, 1 / n), np.full(m, 1 / m)) if uniform else drawn_marginals(n, m)
-    expected = ot.bregman.sinkhorn_log(r, c, -X @ Y.T, epsilon, numItermax=50_000, stopThr=1e-14, warn=False)
+    r, c, expected = pots_plan(n, m, epsilon, uniform)
     found = sinkhorn(
         epsilon=epsilon, max_iter=20_000, tolerance=1e-13, marginals=None if uniform else (r, c), **WAYS[way](X, Y)
     )
@@ -52,8 +60,13 @@ def test_pots_scaling_form_where_it_can_run():
 
 def converged(A, epsilon, r, c):
     """Return the plan of the iteration in logarithms, which is not accelerated."""
-    u, v = log_iterations(A / epsilon, r, c, 20_000)
-    return np.exp(A / epsilon + u[:, None] + v)
+    v = None
+    for _ in range(100):
+        u, v = log_iterations(A / epsilon, r, c, 200, v)
+        plan = np.exp(A / epsilon + u[:, None] + v)
+        if np.abs(plan.sum(axis=1) - r).max() < 1e-14:
+            break
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -192,8 +205,8 @@ def test_masses_differ_by_a_factor():
 
 
 def test_the_limits_of_epsilon():
-    A = np.random.default_rng(0).random((12, 12))
-    np.testing.assert_allclose(sinkhorn(A, 1e6).plan(), 1 / 144, rtol=1e-5)
+    A = np.random.default_rng(0).random((6, 6))
+    np.testing.assert_allclose(sinkhorn(A, 1e6).plan(), 1 / 36, rtol=1e-5)
     rows, columns = linear_sum_assignment(-A)
     P = sinkhorn(A, 5e-4, 20_000, 1e-8, mass="bistochastic").plan()
     np.testing.assert_allclose(P[rows, columns], 1, atol=1e-3)

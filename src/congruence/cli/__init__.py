@@ -102,8 +102,8 @@ class _Group(PlainValues, TyperGroup):
             return _command(cmd_name, own, panel)
         group = _group(cmd_name, module.command, panel)
         group.commands_in = {name: (None, where) for name, where in module.ACTIONS.items()}
-        points = entry_points(group=getattr(module, "ENTRY_POINTS", ""))
-        group.added = {point.name: point for point in sorted(points, key=lambda one: one.name)}
+        if points := getattr(module, "ENTRY_POINTS", None):  # which reads a file of every installed package
+            group.added = {point.name: point for point in sorted(entry_points(group=points), key=lambda one: one.name)}
         return group
 
 

@@ -59,11 +59,12 @@ def test_many_copies_of_one_row_do_not_hide_other_near_duplicates():
     np.testing.assert_array_equal(found[:, None] == found, own[:, None] == own)
 
 
-def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
+@pytest.mark.parametrize("runs", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster(runs):
     """Held out together, each would be scored by a map that does not: 0.08 too low, and in one interval of seven."""
     rng = np.random.default_rng(0)
     heldout, wrong = [], []
-    for seed in range(10):
+    for seed in range(runs):
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)

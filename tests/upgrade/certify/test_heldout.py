@@ -32,7 +32,7 @@ ALIKE = {"decay": 0.3, "shared": 0.8, "source_noise": 0.6, "target_noise": 0.6}
 def test_anchors_score_what_other_items_score(modalities, names, facts, width, n, parts, given):
     """Of few anchors each lies wholly where the map looks, near its own query, and a correction takes it for a hub."""
     wrong, own = [], np.arange(n)
-    for seed in range(4):
+    for seed in range(2 if width == 100 else 4):
         p = upgrade_problem(n * (parts + 1), width, random_state=seed, **facts)
         recipe, anchors = MapRecipe(modalities, "orthogonal"), tables(p, own, modalities)
         got = cross_fit(EvaluationSet(anchors, **given), recipe, recipe.choose(anchors, own)).scores
