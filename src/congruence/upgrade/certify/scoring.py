@@ -448,7 +448,7 @@ def measure_heldout(
         found = []
         for first in range(FOLDS):
             sheet = Sheet(items, only_task=True)
-            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
+            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice, half=True))
             found.append(sheet.read(judges))
         scores = {name: [hits[name].score.mean() for hits in found] for name in items.curved}
         out.points.append((size / FOLDS, scores))
@@ -506,8 +506,10 @@ def cross_fit(
     for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
         for kept, cells, each, pair in _left_out(size):
-            model = anchors.fit(kept, choices[pair])
-            sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
+            model = certified = anchors.fit(kept, choices[pair], half=True)
+            if choices[pair].name != choice.name:
+                certified = anchors.fit(kept, choice, half=True)
+            sheet.add(model, cells, each, certified)
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
         out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
