@@ -371,8 +371,10 @@ def _copy_distance(apart: np.ndarray) -> float:
 
 def _leaders(near: np.ndarray) -> np.ndarray:
     """Return for each row the first of the rows that it is near to and that have no other."""
-    label = np.full(len(near), -1)
-    for row in range(len(near)):
+    label = np.arange(len(near))
+    some = np.flatnonzero(np.count_nonzero(near, axis=1) > 1)
+    label[some] = -1
+    for row in some.tolist():
         if label[row] < 0:
             label[near[row] & (label < 0)] = row
             label[row] = row

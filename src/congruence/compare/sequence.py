@@ -32,6 +32,9 @@ _RIDGE = 3.0
 #: that do not belong together: less where rows that resemble each other were exchanged.
 _CHANGE, _PRICES = 12.0, (0.5, 1.0, 2.0, 3.0)
 
+#: Share of rows nearest to their partners from which a map of the given pairs shows by itself what is out of step.
+_IN_STEP = 0.5
+
 #: What each row of a stretch costs where further lags are looked for.
 _RUN = 0.3
 
@@ -86,8 +89,9 @@ def find_partners(
 
     Notes
     -----
-    Rotations are fitted on the given pairs, on those of the lag or the reversal at which the sides are most alike, and,
-    unless the map of the given pairs agrees with them, on each half of the file.
+    Rotations are fitted on the given pairs and, unless most held-out rows are nearest to their partners by these, on
+    those of the lag or the reversal at which the sides are most alike, and, unless the map of the given pairs agrees
+    with them, on each half of the file.
     The best sequence of lags and reversals (by dynamic programming), and else the best exchange of partners (by
     assignment), are chosen by every second principal coordinate of Y, over held-out rows. They must be better than the
     given pairing by the other coordinates, whose noise is uncorrelated with these.
@@ -95,7 +99,8 @@ def find_partners(
     A, B = whiten(X)[0], whiten(Y)[0]
     own = np.arange(len(rows))
     given = _evidence(A, B, own)
-    states, starts = _likely(A, B)
+    told = float(np.mean(given.sum(axis=0).argmax(axis=1) == own)) >= _IN_STEP
+    states, starts = _likely(A, B, given_only=told)
     best, found, doubt, steady = -np.inf, None, 1.0, False
     for k, start in enumerate([*starts, *np.array_split(own, 2)]):
         if k < len(starts):
@@ -136,8 +141,8 @@ def whiten(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return Z @ into, (values / shrunk).astype(Z.dtype), into
 
 
-def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the states (k, 2) that are tried, and those from which the search starts.
+def _likely(A: np.ndarray, B: np.ndarray, *, given_only: bool) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the states (k, 2) that are tried, and those from which the search starts: ``given_only`` (0, 1).
 
     A state (c, s) says that row i belongs to row c + s · i. The first is (0, 1), the given pairing. The others are
     small lags and those at which the squared cross-covariance is largest, compared with what chance gives.
@@ -147,7 +152,7 @@ def _likely(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]
     lags = [0, *(lag for k in range(1, window + 1) for lag in (k, -k))]
     states, starts = [(lag, 1) for lag in lags], [(0, 1)]
     x, y = A[:, :_WIDTH], B[:, : 2 * _WIDTH : 2]
-    for found in (_peaks(_likeness(x, y), 1), _peaks(_likeness(x, y[::-1]), -1)):
+    for found in () if given_only else (_peaks(_likeness(x, y), 1), _peaks(_likeness(x, y[::-1]), -1)):
         states += [state for state in found if state not in states]
         starts += [state for state in found[:1] if state not in starts]
     return np.array(states), [np.array(state) for state in starts]

@@ -253,11 +253,13 @@ def _all_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...
 
 def _principal(Z: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the leading principal axes (rank, d) of centered rows, and the variances along them. A few of many are
-    found by iterations of a subspace with directions to spare, a fifth of the time of all.
+    found by iterations of a subspace with directions to spare, in float32, a tenth of the time of all.
     """
     n, d = Z.shape
-    G = Z @ Z.T if n < d else Z.T @ Z
-    if 4 * rank < len(G):
+    few = 4 * rank < min(n, d)
+    rows = Z.astype(np.float32) if few else Z
+    G = rows @ rows.T if n < d else rows.T @ rows
+    if few:
         basis = np.random.default_rng(0).standard_normal((len(G), 2 * rank), dtype=G.dtype)
         for _ in range(ITERATIONS // 2):
             basis = np.linalg.qr(G @ (G @ basis))[0]

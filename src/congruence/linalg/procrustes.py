@@ -56,13 +56,17 @@ def _svd(M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
 
 
+def _sketch(M: np.ndarray, max_rank: int, rng: np.random.Generator) -> np.ndarray:
+    """Return an orthonormal basis of the range of a matrix of at most this rank."""
+    return np.linalg.qr(M @ rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING)))[0]
+
+
 def _sketched_svd(
     M: np.ndarray, max_rank: int, share: float, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Decompose a matrix of at most this rank, up to rounding; return None if its rank proves to be higher."""
     rng = np.random.default_rng(0)
-    draws = rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING))
-    Q = np.linalg.qr(M @ draws)[0]
+    Q = _sketch(M, max_rank, rng)
     inner, s, Vt = _svd(Q.T @ M)
     probe = rng.standard_normal(M.shape[1])
     image = M @ probe
@@ -74,14 +78,22 @@ def _sketched_svd(
     return Q @ inner[:, :max_rank], padded, Vt[:max_rank]
 
 
-def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
+def half_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float = 0.0) -> CrossSVD:
     """Decompose by the smaller Gram matrix: half of ``cross_svd``'s work and digits, to compare maps."""
+    if max_rank is not None and max_rank + _OVERSAMPLING <= _MAX_SKETCH * min(M.shape):
+        basis = _sketch(M, max_rank, np.random.default_rng(0))
+        inner = half_svd(basis.T @ M, scale=scale)
+        rank = min(inner.rank, max_rank)
+        s = np.zeros(min(M.shape))
+        s[:rank] = inner.s[:rank]
+        return CrossSVD(basis @ inner.U[:, :rank], s, inner.Vt[:rank], rank)
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
     side = (M if narrow else M.T) / size
     values, vectors = np.linalg.eigh(side @ side.T)
     s = np.sqrt(np.maximum(values[::-1], 0.0))
-    rank = int(np.count_nonzero(s > 1e-7 * s[0]))
+    share = 4 * max(M.shape) * np.finfo(np.float64).eps
+    rank = int(np.count_nonzero(s > max(1e-7 * s[0], share * scale / size)))
     if max_rank is not None:
         rank = min(rank, max_rank)
     s[rank:] = 0.0

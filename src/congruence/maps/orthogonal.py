@@ -27,7 +27,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
-from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
+from congruence.linalg.procrustes import cross_svd, half_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap
 from congruence.maps.readout import Measured, Readout, RowMeans, find_lift
@@ -227,10 +227,16 @@ class OrthogonalMap(AffineMap):
 
     @classmethod
     def from_moments(
-        cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
+        cls,
+        moments: Mapping[str, CrossMoments],
+        *,
+        normalized: tuple[bool, bool] = (False, False),
+        half: bool = False,
+        **parameters: Any,
     ) -> Self:
         """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown).
         ``normalized`` says whether all source and all target rows had unit norm. ``shrinkage="cv"`` is refused.
+        ``half``: with half of the digits and of the work, to compare maps.
         """
         new = cls(**parameters)
         new._start()
@@ -245,7 +251,7 @@ class OrthogonalMap(AffineMap):
         modality = (names[0] or None) if len(names) == 1 else None
         new.source_space_ = Space(dim=d_source, modality=modality, normalized=normalized[0])
         new.target_space_ = Space(dim=d_target, modality=modality, normalized=normalized[1])
-        return new._solve()
+        return new._solve(half)
 
     def _start(self) -> None:
         """Check the parameters, and discard everything gathered so far."""
@@ -317,7 +323,7 @@ class OrthogonalMap(AffineMap):
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _solve(self) -> Self:
+    def _solve(self, half: bool = False) -> Self:
         """Compute the rotation and the means from the moments."""
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
@@ -335,7 +341,10 @@ class OrthogonalMap(AffineMap):
         # Subtracting the mean from equal rows leaves rounding error, which is not a direction of the data.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
         # "full" fills the other directions as well.
-        svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
+        if half and shrinkage != "full":
+            svd = half_svd(cross, max_rank=most, scale=max(size, error))
+        else:
+            svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
             raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other pairs.")
         alignment = float(svd.s.sum() / size)
@@ -343,7 +352,7 @@ class OrthogonalMap(AffineMap):
         self.mean_directions_ = 0
         if self.identity:
             shrinkage, strength, gains = "full", None, np.ones(d_source)
-            basis, turn = near_identity(svd, self.identity)
+            basis, turn = near_identity(svd, self.identity, half=half)
             self.rotation_ = np.eye(d_source) + basis @ turn @ basis.T
         else:
             self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)

@@ -258,11 +258,33 @@ def decompose(xp: Any, C: Any, most: int | None = None) -> tuple[Any, Any]:
     return singular_vectors(xp, C, most)[:2]
 
 
+def own_precision(rows: np.ndarray, A: np.ndarray, rank: int) -> np.ndarray:
+    """Return what was computed from A in A's precision, if its rows differ in so many directions that no two
+    re-pairings are equal, which single precision might not show.
+    """
+    return rows.astype(A.dtype, copy=False) if rank > 256 else rows
+
+
 def nuclear_norm(C: np.ndarray) -> float:
-    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that."""
+    """Return the sum of the singular values; of a large matrix by its Gram, unless some are too small for that. In
+    float32 its relative error is a few millionths.
+    """
+    large = min(C.shape) > 128
+
+    def gram(C: np.ndarray) -> np.ndarray:
+        return C.T @ C if C.shape[0] > C.shape[1] else C @ C.T
+
+    if large and C.dtype == np.float32:
+        from scipy.linalg import eigvalsh  # NumPy's computes in float64
+
+        values = eigvalsh(gram(C), driver="evd", check_finite=False).astype(np.float64)
+        error = float(np.finfo(np.float32).eps) * values[-1]  # of each eigenvalue, about; their signs differ
+        s = np.sqrt(np.maximum(values, 0))
+        if error > 0 and np.linalg.norm(error / np.maximum(2 * s, np.sqrt(error))) < 1e-4 * s.sum():
+            return float(s.sum())
     C = C.astype(np.float64, copy=False)
-    if min(C.shape) > 128:
-        values = np.linalg.eigvalsh(C.T @ C if C.shape[0] > C.shape[1] else C @ C.T)
+    if large:
+        values = np.linalg.eigvalsh(gram(C))
         if values[0] > 0:
             s = np.sqrt(values)
             if EPS * values[-1] * (1 / s).sum() < 1e-10 * s.sum():  # the error of each eigenvalue is about EPS λ₁

@@ -40,6 +40,7 @@ from congruence.metrics._base import (
     narrowed,
     native_pair,
     nuclear_norm,
+    own_precision,
     singular_vectors,
     spectrum,
 )
@@ -410,7 +411,8 @@ def _prepare_cca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.
 
 def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
     side = found or spectrum(A, name)
-    return from_contrasts(side.basis[:, : _count_kept(side.values, 0.99)])
+    kept = _count_kept(side.values, 0.99)
+    return own_precision(from_contrasts(side.basis[:, :kept]), A, kept)
 
 
 def _prepare_pwcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Weighted:

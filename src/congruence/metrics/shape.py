@@ -18,6 +18,7 @@ from congruence.metrics._base import (
     from_contrasts,
     native_pair,
     nuclear_norm,
+    own_precision,
     spectrum,
 )
 
@@ -122,9 +123,7 @@ def _prepare_shape(A: np.ndarray, name: str, found: Spectrum | None = None) -> n
     else:
         C, U, s = found or spectrum(A, name)
         C, rank = C if C.shape[1] < len(C) else U * s, len(s)
-    rows = from_contrasts(C / np.linalg.norm(C))
-    # Of so many different rows no two re-pairings are equal, which single precision might not show.
-    return rows.astype(A.dtype, copy=False) if rank > 256 else rows
+    return own_precision(from_contrasts(C / np.linalg.norm(C)), A, rank)
 
 
 def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:

@@ -69,6 +69,9 @@ RELATED_FIND = 0.5
 #: Fewest pairs and dimensions that show whether models are related, and the cosine of pairs, without their means, from
 #: which they are, or if it is less, in multiples of its standard deviation by chance, where all items lie on a line.
 FEWEST_RELATED, NARROW, RELATED_COSINE, CHANCE = 3, 16, 0.5, 4.0
+#: Cosine of unmapped pairs, without their means, below which the identity is of no use: models that are not related
+#: reach .03, and those that are .3.
+UNRELATED = 0.05
 LINEAR = (
     Candidate("ridge regression", "linear"),
     Candidate("ridge regression without intercept", "linear", {"center": False}),
@@ -323,26 +326,30 @@ def choose_map(
         return given.chosen(evidence, measure_quality(X, Y, given, groups))
     same_width, narrow = X.shape[1] == Y.shape[1], min(X.shape[1], Y.shape[1])
     least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
-    whole = X, Y
-    X, Y = in_span(X, Y) if same_width else (*in_span(X), *in_span(Y))
-    moments = moments if X is whole[0] and Y is whole[1] else None
-    folds = [*left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1), narrow=narrow, moments=moments)]
+    whole, different = (X, Y), int(groups.max()) + 1
+    parted = partial(left_out, groups=groups, folds=min(MEASURED_FOLDS, different), narrow=narrow)
+    folds = [*parted(X, Y, moments=moments)]
+    same = _LeftOut(X, Y, folds, UNMAPPED) if same_width else None
+    # Products of rows of different models are needed only by maps near the identity.
+    related = same is not None and (same.quality.cosine[0] >= UNRELATED or same.hits.mean() >= RELATED_FIND)
+    X, Y = in_span(X, Y) if related else (*in_span(X), *in_span(Y))
+    folds = folds if X is whole[0] and Y is whole[1] else [*parted(X, Y)]
     measure = partial(_LeftOut, X, Y, folds)
     found = measure(ROTATION)
     not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
-    different = int(groups.max()) + 1
     if different < FEWEST:
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
-        if same_width and narrow >= NARROW and different >= FEWEST_RELATED:
-            same = measure(UNMAPPED)
+        if same is not None and narrow >= NARROW and different >= FEWEST_RELATED:
             least = min(RELATED_COSINE, CHANCE / narrow**0.5)
-            if same.hits().mean() >= RELATED_FIND and same.quality.cosine[0] >= least:
+            if same.hits.mean() >= RELATED_FIND and same.quality.cosine[0] >= least:
                 evidence = f"unmapped rows of {different} different pairs resemble each other"
                 return UNMAPPED.chosen(evidence, same.quality, not_tried=not_tried)
         return ROTATION.chosen(evidence, found.quality, not_tried=not_tried)
     tried = {ROTATION: found}
-    if same_width:
-        tried |= {candidate: measure(candidate) for candidate in (UNMAPPED, NEAR)}
+    if same is not None:
+        tried[UNMAPPED] = same
+    if related:
+        tried[NEAR] = measure(NEAR)
     chosen = _among_rotations(measure, tried, groups, not_tried)
     if not single_modality:
         return chosen
@@ -416,6 +423,7 @@ class _LeftOut:
         """Return the cosine of the two rows of each pair that was left out, without their means."""
         return np.einsum("ij,ij->i", normalize_rows(self.mapped), normalize_rows(self.own))
 
+    @cached_property
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
@@ -428,16 +436,17 @@ def _among_rotations(
     measure: Callable[[Candidate], _LeftOut], tried: dict[Candidate, _LeftOut], groups: np.ndarray, not_tried: str
 ) -> Choice:
     """Return the rotation or, if the models are related, the best one near the identity."""
-    table = np.stack([one.hits() for one in tried.values()])
+    table = np.stack([one.hits for one in tried.values()])
     labels = np.unique(groups[tried[ROTATION].rows], return_inverse=True)[1]
-    lead, error = float((table[-1] - table[0]).mean()), _error(table[-1] - table[0], labels)
-    chosen = ROTATION
-    nearer = list(tried.values())[-1].cosines() - tried[ROTATION].cosines()  # tells more where both find nearly all
-    better = lead > 2 * error or (lead >= 0 and float(nearer.mean()) > 2 * _error(nearer, labels))
-    same = len(tried) > 1 and table[1].mean() >= RELATED_FIND
-    if same or (len(tried) > 1 and better and table[-1].mean() >= RELATED_FIND):
+    lead = error = 0.0
+    chosen, better, same = ROTATION, False, len(tried) > 1 and table[1].mean() >= RELATED_FIND
+    if NEAR in tried:
+        lead, error = float((table[-1] - table[0]).mean()), _error(table[-1] - table[0], labels)
+        nearer = tried[NEAR].cosines() - tried[ROTATION].cosines()  # tells more where both find nearly all
+        better = lead > 2 * error or (lead >= 0 and float(nearer.mean()) > 2 * _error(nearer, labels))
+    if same or (better and table[-1].mean() >= RELATED_FIND):
         tried |= {candidate: measure(candidate) for candidate in RELATED if candidate not in tried}
-        table = np.stack([one.hits() for one in tried.values()])
+        table = np.stack([one.hits for one in tried.values()])
         ahead = table[int(np.argmax(table.mean(axis=1)))] - table[0]
         # A rotation may have the larger cosines, by what all rows share, and yet tell no two of them apart.
         lost = not same or ahead.mean() > 2 * _error(ahead, labels)

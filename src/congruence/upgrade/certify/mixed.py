@@ -21,7 +21,7 @@ from congruence.upgrade.certify.estimates import (
     joint_covariance,
     rate_interval,
 )
-from congruence.upgrade.certify.scoring import read, similarities, unit_rows
+from congruence.upgrade.certify.scoring import judge_of, read, similarities, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
@@ -164,13 +164,13 @@ def measure_mixed(
 
     again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
-    judge = similarities("re-embed", items, found)
+    judge = judge_of(items, found, similarities("re-embed", items, found))
     queries = unit_rows(found.target, None, found.queries)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
         near = queries @ unit_rows(store, None, np.arange(len(store))).T
-        hits = read(items, found, "stored", near, judge)[base]
+        hits = read(items, found, "stored", near, judge, base)[base]
         return hits.score, hits.influence()
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:

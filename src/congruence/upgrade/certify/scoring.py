@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -146,23 +146,36 @@ def recall(table: np.ndarray, relevant: np.ndarray, k: int, *, find_own: bool = 
         change = ((among - right[:, place]) > 0).astype(float) - hit
         change[near[:, place] == own] = 0.0
         np.add.at(pull, near[:, place], change)
-    return Hits(expected_hits(table, relevant, min(k, depth)), pull)
+    return Hits(expected_hits(table, relevant, min(k, depth), near), pull)
 
 
 #: Similarities that differ by less are ties: copies of a row differ by the rounding of a product.
 TIE = 1e-6
 
 
-def expected_hits(table: np.ndarray, right: np.ndarray, k: int) -> np.ndarray:
-    """Return the probability of each query that one of its k best rows is right, (m,), with ties in random order."""
+def expected_hits(table: np.ndarray, right: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
+    """Return the probability of each query that one of its k best rows is right, (m,), with ties in random order;
+    ``near`` are its best rows, k + 1 or more if there are so many.
+    """
+    near = top_k(table, min(k + 1, table.shape[1])) if near is None else near
+    hit = np.take_along_axis(right, near[:, :k], axis=1).any(axis=1).astype(np.float64)
+    unsure = _ties(np.take_along_axis(table, near, axis=1), k)
+    table, right = table[unsure], right[unsure]
     kth = np.partition(table, -k, axis=1)[:, -k, None]
     above, level = table > kth + TIE, np.abs(table - kth) <= TIE
     places, tied = k - above.sum(axis=1), level.sum(axis=1)
-    hit = (above & right).any(axis=1).astype(np.float64)
+    hit[unsure] = (above & right).any(axis=1)
     wanted = (level & right).sum(axis=1)
-    for row in np.flatnonzero((hit == 0) & (wanted > 0)):
-        hit[row] = any_drawn(int(wanted[row]), int(tied[row]), int(places[row]))
+    for at in np.flatnonzero((hit[unsure] == 0) & (wanted > 0)):
+        hit[unsure[at]] = any_drawn(int(wanted[at]), int(tied[at]), int(places[at]))
     return hit
+
+
+def _ties(best: np.ndarray, k: int) -> np.ndarray:
+    """Return the queries whose k best rows are not certain, given their best similarities, descending, (m, k + 1)."""
+    if best.shape[1] <= k:
+        return np.arange(len(best))
+    return np.flatnonzero(~(best[:, k] < best[:, k - 1] - TIE))
 
 
 def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str, depth: int) -> Hits:
@@ -192,8 +205,26 @@ def task_hits(items: EvaluationSet, search: Search, near: np.ndarray, task: str,
     return replace(hits, modality=modality, rows=search.queries, paired=paired)
 
 
+class Judge(NamedTuple):
+    """Similarities with the re-embedded store (m, n), by which lists are compared: their means, and the first k + 1."""
+
+    table: np.ndarray
+    mean: np.ndarray
+    right: np.ndarray
+    best: np.ndarray
+
+    @classmethod
+    def of(cls, table: np.ndarray, k: int, role: str, hubness: Hubness | None = None) -> Judge:
+        """Prepare similarities for lists of k rows."""
+        table = ranked(table, role == "items", hubness)
+        right = top_k(table, k + 1)
+        return cls(
+            table, table.mean(axis=1, where=table > -np.inf), right, np.take_along_axis(table, right, axis=1)
+        )
+
+
 def compare_lists(
-    near: np.ndarray, judge: np.ndarray, k: int, role: str, hubness: Hubness | None = None
+    near: np.ndarray, judge: np.ndarray | Judge, k: int, role: str, hubness: Hubness | None = None
 ) -> dict[str, Hits]:
     """Compare each query's k nearest rows of a store (m, n) with those of the re-embedded store (m, n), the judge.
 
@@ -204,11 +235,11 @@ def compare_lists(
     """
     m, n = near.shape
     own = np.arange(m)
-    leave_out_own, paired = role == "items", role in ("items", "captions")
-    near, judge = (ranked(table, leave_out_own, hubness) for table in (near, judge))
-    mean = judge.mean(axis=1, where=judge > -np.inf)
-    found, right = (top_k(table, k + 1) for table in (near, judge))
-    worth, best = (np.take_along_axis(judge, rows, axis=1) for rows in (found, right))
+    paired = role in ("items", "captions")
+    table, mean, right, best = judge if isinstance(judge, Judge) else Judge.of(judge, k, role, hubness)
+    near = ranked(near, role == "items", hubness)
+    found = top_k(near, k + 1)
+    worth = np.take_along_axis(table, found, axis=1)
 
     def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hit = worth >= last[:, None]
@@ -235,10 +266,17 @@ def compare_lists(
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
     # Of rows that tie for the last place of a list each is in it with its probability; of the judge's any is right.
-    shares, last = tie_shares(near, k, TIE), best[:, k - 1, None]
-    credit = np.where(judge >= last - TIE, 1.0, (judge - mean[:, None]) / np.maximum(last - mean[:, None], 1e-12))
-    credit = np.where(shares > 0, credit, 0.0)
-    scores = (shares * (credit >= 1)).sum(axis=1) / k, (shares * credit).sum(axis=1) / k
+    def credited(worth: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        last, middle = best[rows, k - 1, None], mean[rows, None]
+        return np.where(worth >= last - TIE, 1.0, (worth - middle) / np.maximum(last - middle, 1e-12))
+
+    credit = credited(worth[:, :k])
+    scores = (credit >= 1).sum(axis=1) / k, credit.sum(axis=1) / k
+    unsure = _ties(np.take_along_axis(near, found, axis=1), k)
+    shares = tie_shares(near[unsure], k, TIE)
+    credit = np.where(shares > 0, credited(table[unsure], unsure), 0.0)
+    for score, value in zip(scores, (credit >= 1, credit), strict=True):
+        score[unsure] = (shares * value).sum(axis=1) / k
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
 
 
@@ -258,10 +296,20 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
     return table if hubness is None else hubness.of_matrix(table).correct(table)
 
 
+def judge_of(items: EvaluationSet, search: Search, near: np.ndarray) -> Judge:
+    """Return what compares the lists of a search, from its similarities with the re-embedded store."""
+    return Judge.of(near, items.list_length(len(search.rows)), search.role, items.hubness)
+
+
 def read(
-    items: EvaluationSet, search: Search, strategy: str, near: np.ndarray, judge: np.ndarray | None
+    items: EvaluationSet,
+    search: Search,
+    strategy: str,
+    near: np.ndarray,
+    judge: Judge | None,
+    only: str | None = None,
 ) -> dict[str, Hits]:
-    """Read all scores of a strategy from similarities (queries, rows), by ``"<measure>/<strategy>"``.
+    """Read all scores of a strategy from similarities (queries, rows), by ``"<measure>/<strategy>"``, or ``only`` one.
 
     Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
     model alone have no such score.
@@ -271,8 +319,9 @@ def read(
     asks = search.role == "apart" if items.relevant is not None else modality == tables.query_modality
     if asks and (strategy not in ("keep", "re-embed") or not items.finds_itself):
         for task, depth in items.tasks.items():
-            found[f"{task}/{strategy}"] = task_hits(items, search, near, task, depth)
-    if judge is not None and strategy != "re-embed":
+            if only in (None, f"{task}/{strategy}"):
+                found[f"{task}/{strategy}"] = task_hits(items, search, near, task, depth)
+    if judge is not None and strategy != "re-embed" and only not in found:
         k = items.list_length(len(search.rows))
         for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
             name = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
@@ -397,7 +446,7 @@ class Sheet:
         mean, spread = (levels[:, k] / np.maximum(levels[:, 0], 1) for k in (1, 2))
         return np.asarray(near * spread[:, None] + mean[:, None])
 
-    def read(self, judges: Mapping[str, np.ndarray]) -> dict[str, Hits]:
+    def read(self, judges: Mapping[str, Judge]) -> dict[str, Hits]:
         """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
         found: dict[str, Hits] = {}
         for search, strategy in self._near:
@@ -408,9 +457,9 @@ class Sheet:
         return found
 
 
-def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str, Hits]]:
+def read_unmapped(items: EvaluationSet) -> tuple[dict[str, Judge], dict[str, Hits]]:
     """Return the re-embedded store's similarities by search, and the scores of the strategies without a map."""
-    judges: dict[str, np.ndarray] = {}
+    judges: dict[str, Judge] = {}
     found: dict[str, Hits] = {}
     for search in items.searches:
         ways = {"re-embed": items.judged, "keep": "keep" in search.strategies, "leave": items.same_width}
@@ -418,7 +467,7 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
             near = similarities(strategy, items, search)
             found |= read(items, search, strategy, near, judges.get(search.name))
             if strategy == "re-embed":
-                judges[search.name] = near
+                judges[search.name] = judge_of(items, search, near)
     return judges, found
 
 
@@ -448,7 +497,7 @@ def measure_heldout(
         found = []
         for first in range(FOLDS):
             sheet = Sheet(items, only_task=True)
-            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
+            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice, half=True))
             found.append(sheet.read(judges))
         scores = {name: [hits[name].score.mean() for hits in found] for name in items.curved}
         out.points.append((size / FOLDS, scores))
@@ -506,8 +555,10 @@ def cross_fit(
     for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
         for kept, cells, each, pair in _left_out(size):
-            model = anchors.fit(kept, choices[pair])
-            sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
+            model = certified = anchors.fit(kept, choices[pair], half=True)
+            if choices[pair].name != choice.name:
+                certified = anchors.fit(kept, choice, half=True)
+            sheet.add(model, cells, each, certified)
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
         out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
@@ -616,9 +667,9 @@ def measure_controls(
         d_source, d_target = rotation.rotation_.shape
         turn = random_rotation(d_source, d_target, random_state=random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
-        judge = similarities("re-embed", items, search)
+        judge = judge_of(items, search, similarities("re-embed", items, search))
         near = unit_rows(search.target, None, search.queries) @ unit_rows(store, None, search.rows).T
-        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, hubness), k, own)
+        chance = k / (len(search.rows) - own), _graded_chance(judge, k, own)
         found = compare_lists(near, judge, k, search.role, hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
@@ -630,12 +681,10 @@ def measure_controls(
     return out
 
 
-def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
+def _graded_chance(judge: Judge, k: int, own: bool) -> float:
     """Return the expected graded overlap of a list of random rows."""
-    n = judge.shape[1]
-    mean = judge.mean(axis=1, where=judge > -np.inf)
-    last = np.partition(judge, -k, axis=1)[:, -k]
-    worth = _credit(judge - mean[:, None], (last - mean)[:, None])
+    n, mean = judge.table.shape[1], judge.mean[:, None]
+    worth = _credit(judge.table - mean, judge.best[:, k - 1, None] - mean)
     if own:
         np.fill_diagonal(worth, 0.0)
-    return float(worth.sum() / (n - own) / len(judge))
+    return float(worth.sum() / (n - own) / len(worth))
