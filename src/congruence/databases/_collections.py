@@ -126,8 +126,7 @@ class CollectionDatabase(Database):
         aliases = sorted([*self._aliases_of(place.old), *(self._aliases_of(place.new) if place.exists else ())])
         create = f"Create an alias of {self._table!r} ({self.alias_only}), let the application read through"
         raise MigrationError(
-            f"{self._table!r} is a {self.capabilities.container}'s own name, and only aliases can be switched "
-            "atomically.",
+            f"{self._table!r} names the {self.capabilities.container} itself, and only an alias can be switched.",
             f"Let the application read through its alias, and pass `table={aliases[0]!r}`."
             if aliases
             else f"{create} it, and pass `table=ALIAS`.",
