@@ -134,11 +134,11 @@ BETWEEN = {
         "properties": ("properties", _R, _R, _K, _K),
     },
     "elasticsearch": {
-        "field": ("a field of the mapping", _K, _K, _K, _K),
-        "staging": ("another alias of the index that readers see", _R, _K, _K, _K),
-        "hidden": ("an alias of the other index", _N, _N, _R, _R),
-        "metadata": ("metadata of the mapping", _R, _R, _K, _K),
-        "setting": ("a setting of the index", _R, _R, _K, _K),
+        "field": ("a new field", _K, _K, _K, _K),
+        "staging": ("another alias", _R, _K, _K, _K),
+        "hidden": ("a hidden alias", _N, _N, _R, _R),
+        "metadata": ("metadata", _R, _R, _K, _K),
+        "setting": ("a setting", _R, _R, _K, _K),
     },
 }
 

@@ -322,6 +322,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second of two waits for an acknowledgment
 
     def log_message(self, *arguments):
         pass

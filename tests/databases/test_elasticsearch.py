@@ -1,5 +1,8 @@
 """Elasticsearch and OpenSearch: the contract, with the official clients and a stand-in for the servers."""
 
+import base64
+import io
+import logging
 from typing import ClassVar
 
 import numpy as np
@@ -269,6 +272,10 @@ def test_what_cannot_be_migrated_is_refused_before_anything_is_written(docs):
             with pytest.raises(errors.DatabaseError, match=said):
                 database.prepare(DIM_NEW)
             del docs.indexes["docs-v1"].settings[key]
+        docs.indexes["docs-v1"].mapping["properties"]["s"] = {"type": "semantic_text"}
+        with pytest.raises(errors.DatabaseError, match="semantic_text"):
+            database.prepare(DIM_NEW)
+        del docs.indexes["docs-v1"].mapping["properties"]["s"]
         client.indices.create(index="docs-v0")
         client.indices.update_aliases(
             body={"actions": [{"add": {"index": name, "alias": "both"}} for name in ("docs-v0", "docs-v1")]}
@@ -285,6 +292,9 @@ def test_what_cannot_be_migrated_is_refused_before_anything_is_written(docs):
 
 def test_no_message_has_the_key(docs, monkeypatch, here):
     wrong = "s3cret-word"
+    handler, root = logging.StreamHandler(log := io.StringIO()), logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [handler])
+    monkeypatch.setattr(root, "level", logging.DEBUG)
     monkeypatch.setenv("ELASTIC_API_KEY", wrong)
     said = here("migrate", docs.address, "status").refused("no access")
     assert wrong not in said.err + said.out
@@ -297,9 +307,12 @@ def test_no_message_has_the_key(docs, monkeypatch, here):
         assert KEY not in repr(vars(database))
     with pytest.raises(errors.ParameterError, match="ELASTIC_PASSWORD"):
         open_database(docs.address.replace("//", f"//me:{wrong}@"))
-    docs.stop()
+    docs.faults += [("", "drop")] * 9
     with pytest.raises(errors.DatabaseUnavailableError, match="no answer"):
         open_database(user, column="other")
+    assert log.getvalue()
+    for secret in (wrong, KEY, *(base64.b64encode(f"me:{one}".encode()).decode() for one in (wrong, KEY))):
+        assert secret not in log.getvalue()
 
 
 def test_another_server_is_no_elasticsearch(monkeypatch):

@@ -58,6 +58,7 @@ def wrong(service, path, body):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second of two waits for an acknowledgment
 
     def log_message(self, *_):
         pass

@@ -171,9 +171,11 @@ class Elasticsearch(CollectionDatabase):
     def check(self, new: NewVectors) -> None:
         super().check(new)
         old = self._place().old
-        settings, source = self._settings_of(old), self._mapping(old).get("_source") or {}
+        settings, mapping = self._settings_of(old), self._mapping(old)
+        source, kinds = mapping.get("_source") or {}, {field["type"] for _, field in _leaves(mapping)}
         for wrong, what in (
             (settings.get("index.final_pipeline", "_none") != "_none", "a final pipeline, which would change copies"),
+            ("semantic_text" in kinds, "semantic_text, which the server would encode again"),
             (re.search(r"\.lifecycle\.|state_management", " ".join(settings)), "a lifecycle policy"),
             (source.get("enabled") is False or source.keys() & {"includes", "excludes"}, "parts that are not stored"),
         ):
