@@ -64,6 +64,7 @@ CELLS = {
         "qdrant": _WRITES | {"two columns": BY_PLAN},
         "chroma": _WRITES | {"keep": REFUSED},
         "milvus": _WRITES | {"keep": REFUSED, "two columns": BY_PLAN},
+        "elasticsearch": _WRITES | {"two columns": BY_PLAN},
         "parquet": {"NOT NULL": KEPT, "comment": KEPT, "type": KEPT, "keep": REFUSED, "map-back": REFUSED}
         | dict.fromkeys(("partial run", "two columns"), BY_PLAN),
         "npy": _EXCHANGED | {"type": KEPT},
@@ -135,6 +136,13 @@ BETWEEN = {
         "items__congruence_old": ("a collection `…__congruence_old`", _R, _N, _N, _N),
         "items__congruence_new": ("a collection `…__congruence_new`", _N, _R, _N, _N),
         "properties": ("properties", _R, _R, _K, _K),
+    },
+    "elasticsearch": {
+        "field": ("a new field", _K, _K, _K, _K),
+        "staging": ("another alias", _R, _K, _K, _K),
+        "hidden": ("a hidden alias", _N, _N, _R, _R),
+        "metadata": ("metadata", _R, _R, _K, _K),
+        "setting": ("a setting", _R, _R, _K, _K),
     },
 }
 

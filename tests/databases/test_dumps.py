@@ -22,9 +22,8 @@ def old():
 
 def dumps():
     """Return what each tool writes, and where its vectors are."""
-    rows, known = list(enumerate(old())), {"_index": "docs", "_score": 1}
+    rows = list(enumerate(old()))
     return {
-        "elastic": [{**known, "_id": f"e{k}", "_source": {"v": v, "n": {"a": k}}} for k, v in rows],
         "weaviate": [{"class": "A", "id": f"0{k}", "properties": {"t": "é"}, "vectors": {"title": v}} for k, v in rows],
         "pinecone": [{"id": f"p{k}", "values": v, "metadata": {"genre": "x", "n": k}} for k, v in rows],
         "mongo": [{"_id": {"$oid": f"{k:024x}"}, "v": v, "n": {"$numberLong": "5"}} for k, v in rows],

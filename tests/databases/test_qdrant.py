@@ -262,7 +262,7 @@ def test_readers_of_the_collections_own_name_are_refused_before_anything_is_writ
     for table, said in (("alone", "Create an alias of 'alone'.*table=ALIAS"), ("items_v1", "pass table='items'")):
         with Migration(open_database(server.url, table=table), mapping, journal=tmp_path / "journal") as migration:
             for step in (migration.plan, migration.run, lambda: migration.database.prepare(DIM_NEW)):
-                with pytest.raises(errors.MigrationError, match=f"own name, .*only aliases atomically.*{said}"):
+                with pytest.raises(errors.MigrationError, match=f"itself, and only an alias can be switched.*{said}"):
                     step()
     assert names(items) == {"alone", "items_v1"}
     assert not (tmp_path / "journal").exists()

@@ -1,9 +1,12 @@
 """A server with the parts of the interfaces of OpenAI, Gemini, Voyage and Cohere that encode texts, and with faults.
 
-It refuses what those services document as wrong. Gemini is asked by its own interface of OpenAI's kind.
+It refuses what those services document as wrong. Gemini is asked by its own interface of OpenAI's kind; its official
+library uses another.
 """
 
+import base64
 import json
+import struct
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +34,11 @@ class Server(ThreadingHTTPServer):
 RULES = {
     "openai": (2048, {"input", "encoding_format", "dimensions", "user"}, set()),
     "gemini": (100, {"input", "encoding_format", "dimensions"}, set()),
-    "voyage": (1000, {"input", "input_type", "truncation", "output_dimension", "output_dtype"}, set()),
+    "voyage": (
+        1000,
+        {"input", "input_type", "truncation", "output_dimension", "output_dtype", "encoding_format"},
+        set(),
+    ),
     "cohere": (96, {"texts", "input_type", "embedding_types", "truncate", "max_tokens"}, {"input_type"}),
 }
 
@@ -51,6 +58,7 @@ def wrong(service, path, body):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second of two waits for an acknowledgment
 
     def log_message(self, *_):
         pass
@@ -61,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         texts = body.get("texts" if service == "cohere" else "input", [])
         with self.server.lock:
             self.server.requests.append(body)
-            self.server.headers.append(dict(self.headers))
+            self.server.headers.append({**self.headers, "path": self.path})
             fault = self.server.faults.pop(0) if self.server.faults else None
             if self.server.fails_at in texts:
                 fault = 500
@@ -69,7 +77,11 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
         elif fault is not None:
-            self.refuse(fault, f"fault {fault}; you sent {self.headers['Authorization']}")
+            status, *after = fault if isinstance(fault, tuple) else (fault,)
+            self.refuse(status, f"fault {status}; you sent {self.headers['Authorization']}", *after)
+        elif self.path.endswith(":batchEmbedContents") and self.headers["x-goog-api-key"] == KEY:
+            given = ["".join(part["text"] for part in one["content"]["parts"]) for one in body["requests"]]
+            self.answer(200, {"embeddings": [{"values": vector(text)} for text in given]})
         elif self.headers["Authorization"] != f"Bearer {KEY}":
             status, sent = (400 if service == "gemini" else 401), self.headers["Authorization"][7:]
             self.refuse(status, f"API key not valid: {sent}")
@@ -79,6 +91,9 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(400, "This model's maximum context length is 8192 tokens.")
         else:
             data = [{"object": "embedding", "index": k, "embedding": vector(t)} for k, t in enumerate(texts)]
+            if service == "voyage" and body.get("encoding_format") == "base64":
+                for one in data:
+                    one["embedding"] = base64.b64encode(struct.pack("<4f", *one["embedding"])).decode()
             tokens = sum(len(text.split()) for text in texts)
             data = data if self.server.change is None else self.server.change(data)
             usage = {"total_tokens": tokens} | ({"prompt_tokens": tokens} if service == "openai" else {})
@@ -89,17 +104,17 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.answer(200, {"object": "list", "data": data, "model": body["model"], "usage": usage})
 
-    def refuse(self, status, message):
+    def refuse(self, status, message, after=None):
         """Answer with an error in the service's own form."""
         forms = {"cohere": {"message": message}, "voyage": {"detail": message}}
-        self.answer(status, forms.get(self.server.service, {"error": {"message": message}}))
+        self.answer(status, forms.get(self.server.service, {"error": {"message": message}}), after)
 
-    def answer(self, status, content):
+    def answer(self, status, content, after=None):
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("retry-after-ms", "1")
+        self.send_header(*(("Retry-After", after) if after else ("retry-after-ms", "1")))
         self.end_headers()
         self.wfile.write(body)
 

@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import time
 from dataclasses import replace
+from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from congruence.encoders import openai as adapter
 from congruence.errors import DatabaseUnavailableError, InputError, NotFiniteError, ParameterError, ShapeError
 
 pytest.importorskip("openai", reason="needs the openai library")
+from openai import _base_client as base_client
+
 TEXTS = ["a cat", "dogs", "a banana", "", "one more text"]
 
 
@@ -89,6 +93,91 @@ def test_what_passes_is_tried_again(server, encoder, fault):
     server.faults[:] = [fault]
     np.testing.assert_allclose(encoder.encode_all(TEXTS), expected(TEXTS), rtol=1e-6)
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("after", [lambda: "7", lambda: formatdate(time.time() + 7, usegmt=True)])
+def test_a_busy_server_says_when_to_ask_again(server, encoder, monkeypatch, after):
+    waits: list[float] = []
+    monkeypatch.setattr(base_client.time, "sleep", waits.append)
+    server.faults[:] = [(429, after())]
+    np.testing.assert_allclose(encoder.encode_all(TEXTS), expected(TEXTS), rtol=1e-6)
+    assert [4 < wait <= 7 for wait in waits] == [True]
+
+
+def ask_officially(name, url):
+    """Ask for the vectors of ``TEXTS`` by the service's own library."""
+    if name == "openai":
+        client = pytest.importorskip("openai").OpenAI(api_key=KEY, base_url=f"{url}/v1")
+        return [one.embedding for one in client.embeddings.create(input=TEXTS, model="small").data]
+    if name == "voyage":
+        client = pytest.importorskip("voyageai").Client(api_key=KEY, base_url=f"{url}/v1")
+        return client.embed(TEXTS, model="small", input_type="document", truncation=False).embeddings
+    if name == "cohere":
+        client = pytest.importorskip("cohere").ClientV2(api_key=KEY, base_url=url)
+        options = {"input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
+        return client.embed(texts=TEXTS, model="small", **options).embeddings.float_
+    genai = pytest.importorskip("google.genai")
+    with genai.Client(api_key=KEY, http_options={"base_url": url}) as client:
+        return [one.values for one in client.models.embed_content(model="small", contents=TEXTS).embeddings]
+
+
+def test_the_official_library_of_each_service_asks_the_same(server, name):
+    """Address, key and body, up to the form of the numbers; Gemini's own has another interface, and the same texts."""
+    encoder = load_encoder(f"{name}:small", prompt="document" if name == "voyage" else None)
+    ours = encoder.encode_all(TEXTS)
+    theirs = ask_officially(name, f"http://127.0.0.1:{server.server_port}")
+    np.testing.assert_allclose(theirs, ours, rtol=1e-6)
+    bodies = [{key: value for key, value in body.items() if value is not None} for body in server.requests[-2:]]
+    heads = [{key.lower(): value for key, value in head.items()} for head in server.headers[-2:]]
+    assert [head["content-type"] for head in heads] == ["application/json"] * 2
+    if name == "gemini":
+        requests = bodies[1]["requests"]
+        assert [one["content"]["parts"] for one in requests] == [[{"text": text}] for text in bodies[0]["input"]]
+        assert {one["model"] for one in requests} == {f"models/{bodies[0]['model']}"}
+        assert heads[0]["authorization"] == f"Bearer {heads[1]['x-goog-api-key']}"
+        return
+    forms = [body.pop("encoding_format", "float") for body in bodies]
+    assert forms[0] == "float"
+    assert bodies[0] == bodies[1]
+    assert [(head["path"], head["authorization"]) for head in heads] == [(heads[0]["path"], f"Bearer {KEY}")] * 2
+
+
+def test_keys_that_another_server_made_go_there(monkeypatch):
+    monkeypatch.delenv("VOYAGE_BASE_URL", raising=False)
+    asked = []
+    monkeypatch.setattr(
+        adapter.OpenAIEncoder, "_set_dim", lambda self: asked.append(self._place.hostname) or np.ones(4)
+    )
+    for key in ("pa-123", "al-123"):
+        monkeypatch.setenv("VOYAGE_API_KEY", key)
+        load_encoder("voyage:small")
+    assert asked == ["api.voyageai.com", "ai.mongodb.com"]
+
+
+def test_a_key_as_it_stands_in_a_file(server, name, monkeypatch):
+    service = adapter.SERVICES[name]
+    monkeypatch.setenv(service.key, f" {KEY}\n")
+    load_encoder(f"{name}:small")
+    for key in ("\n", "se\ncret", "kľúč"):
+        monkeypatch.setenv(service.key, key)
+        with pytest.raises(ParameterError, match=f"No key.*{service.key}") as caught:
+            load_encoder(f"{name}:small")
+        assert "cret" not in str(caught.value)
+        assert "kľúč" not in str(caught.value)
+
+
+def test_another_model_behind_the_name_in_the_middle_of_a_run(server, encoder, tmp_path):
+    (tmp_path / "t.txt").write_text("\n".join(f"text {k}" for k in range(200)))
+    items, out = open_items(tmp_path / "t.txt"), tmp_path / "o.parquet"
+    server.change = lambda data: [
+        {**one, "embedding": one["embedding"] * (1 + (len(server.requests) > 3))} for one in data
+    ]
+    with pytest.raises(ShapeError, match="8"):
+        embed(encoder, items, out, batch_size=50)
+    assert not out.exists()
+    server.change = None
+    report = embed(encoder, items, out, batch_size=50)
+    assert (report.resumed, report.rows) == (150, 200)
 
 
 @pytest.mark.parametrize(

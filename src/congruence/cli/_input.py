@@ -36,7 +36,7 @@ def refuse_passwords(words: Iterable[str]) -> None:
         address = Address.parse(found[1])
         if address.secrets:
             own = "PGPASSWORD, write it to ~/.pgpass, or type it when you are asked"
-            others = "that the database's client reads, such as QDRANT_API_KEY, CHROMA_API_KEY or MILVUS_TOKEN"
+            others = "that the database's client reads, such as QDRANT_API_KEY, MILVUS_TOKEN or ELASTIC_PASSWORD"
             others += "; of a file, write it to ~/.netrc" if address.scheme in ("http", "https") else ""
             raise ParameterError(
                 f"Got a password in {address.shown}, and everybody on this machine can list the words of a command.",

@@ -85,6 +85,7 @@ class Kind:
 
 _SQLITE = (".sqlite", ".sqlite3", ".db")
 _TABLES = (".parquet", ".arrow", ".feather")
+_SEARCH = "elasticsearch+http elasticsearch+https opensearch+http opensearch+https"
 
 #: Kinds by name.
 DATABASES: Mapping[str, Kind] = {
@@ -97,6 +98,7 @@ DATABASES: Mapping[str, Kind] = {
         ("qdrant", "qdrant http https", (), "http://localhost:6333", ".qdrant:Qdrant"),
         ("chroma", "chroma chroma+http chroma+https", (), "chroma://folder", ".chroma:Chroma"),
         ("milvus", "milvus milvus+http milvus+https", (), "milvus:///path/file.db", ".milvus:Milvus"),
+        ("elasticsearch", _SEARCH, (), "elasticsearch+http://host:9200", ".elasticsearch:Elasticsearch"),
         ("parquet", "parquet arrow", _TABLES, "photos.parquet", ".parquet:Tables"),
         ("npy", "npy", (".npy",), "vectors.npy", ".npy:Npy"),
         ("faiss", "faiss", (".faiss", ".index"), "photos.faiss", ".faiss:Faiss"),

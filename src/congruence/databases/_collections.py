@@ -15,7 +15,7 @@ import pyarrow as pa
 from congruence.databases import _base as base
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import BATCH, NEW, OLD, Block, Cursor, Database, NewVectors, Stage, VectorSide
-from congruence.errors import CongruenceError, DatabaseError
+from congruence.errors import CongruenceError, DatabaseError, MigrationError, ParameterError
 
 _QUERIES = 64  # number of queries per request
 
@@ -63,6 +63,7 @@ class CollectionDatabase(Database):
     """
 
     longest_name: ClassVar[int] = 255  # maximum number of letters of a collection's name
+    alias_only: ClassVar[str] = ""  # how users create an alias, if collections cannot be renamed
     _called: ClassVar[str] = "aliases and collections"  # in messages
 
     _table: str  # name that readers use
@@ -109,7 +110,27 @@ class CollectionDatabase(Database):
             names -= {table + (OLD if self._mark_of(table + NEW) else NEW)}
         if table not in names:
             refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
-        return Collections.named(table, names)
+        if not self.alias_only:
+            return Collections.named(table, names)
+        place = Collections.behind(table, names, self._mark_of)
+        if place.switched:
+            problem = f"{table!r} is the {self.capabilities.container} that a migration of {place.old!r} writes."
+            raise ParameterError(problem, f"Pass `table={place.old!r}` or an alias.")
+        # If the database was opened by the collection's name, its alias is unknown: any alias of the new one counts.
+        return replace(place, alias=False, switched=place.exists and place.new in aliases.values())
+
+    def _require_alias(self) -> None:
+        place = self._find()
+        if place.alias or not self.alias_only:
+            return
+        aliases = sorted([*self._aliases_of(place.old), *(self._aliases_of(place.new) if place.exists else ())])
+        create = f"Create an alias of {self._table!r} ({self.alias_only}), let the application read through"
+        raise MigrationError(
+            f"{self._table!r} names the {self.capabilities.container} itself, and only an alias can be switched.",
+            f"Let the application read through its alias, and pass `table={aliases[0]!r}`."
+            if aliases
+            else f"{create} it, and pass `table=ALIAS`.",
+        )
 
     def _find_table(self, table: str | None) -> str:
         """Return the only alias, or the only collection without one; the collections of a migration count as one.
@@ -172,6 +193,7 @@ class CollectionDatabase(Database):
         return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
 
     def check(self, new: NewVectors) -> None:
+        self._require_alias()
         super().check(new)
         place, aliases = self._place(), self._aliases()
         names = {place.new} if place.alias else {place.new, self._table + OLD}
@@ -222,8 +244,24 @@ class CollectionDatabase(Database):
         refusals.refuse(place.switched, "switched", self._subject)
         self._delete(place.new, ids.to_pylist())
 
+    def _bare(self, collection: Any) -> Iterator[list[Any]]:
+        """Yield pages of complete records without a vector; if ``bare_rows``."""
+        raise NotImplementedError
+
     def _show_new(self) -> None:
-        self._show(self._place().new, OLD)
+        """Copy the records without a vector as they are, and let readers see the new collection."""
+        self._require_alias()
+        place = self._place()
+        if self.bare_rows:
+            old, new = self._open(place.old), self._open(place.new)
+            for records in self._bare(new):  # of before
+                self._delete(place.new, [self._id_of(record) for record in records])
+            for records in self._bare(old):
+                ids = [self._id_of(record) for record in records]
+                written = {self._id_of(record) for record in self._records(new, ids)}
+                self._store(new, [record for record in records if self._id_of(record) not in written], None)
+            self._complete()
+        self._show(place.new, OLD)
 
     def _show_old(self) -> None:
         place = self._place()
@@ -239,6 +277,7 @@ class CollectionDatabase(Database):
 
     def _show(self, collection: str, hidden: str) -> None:
         """Let readers see a collection; if names are exchanged, the other is hidden with a suffix, until an error."""
+        self._require_alias()
         if self._find().alias:
             self._move_alias(collection)
             return
@@ -251,6 +290,7 @@ class CollectionDatabase(Database):
             raise
 
     def _remove_old(self) -> None:
+        self._require_alias()  # it continues to point to the new collection, which keeps its name
         place = self._place()
         self._drop(place.old)
         self._unmark(place.new)

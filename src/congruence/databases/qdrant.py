@@ -20,7 +20,7 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import BATCH, MARK_KEY, UUID, Address, Block, Cursor, DatabaseInfo, Name, NewVectors
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.embeddings import normalize_rows
-from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, FileError, ParameterError
 
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
@@ -51,6 +51,7 @@ class Qdrant(CollectionDatabase):
 
     kind = "qdrant"
     bare_rows = True
+    alias_only = "update_collection_aliases"
     capabilities = base.Capabilities(
         container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
@@ -137,19 +138,6 @@ class Qdrant(CollectionDatabase):
 
     def _names(self) -> set[str]:
         return {collection.name for collection in self._call(self._client.get_collections).collections}
-
-    def _find(self) -> Collections:
-        place, aliases, table = super()._find(), self._aliases(), self._table
-        if place.alias:
-            return place
-        place = Collections.behind(table, self._names(), self._mark_of)
-        if place.switched:
-            raise ParameterError(
-                f"{table!r} is the collection that a migration of {place.old!r} writes.",
-                f"Pass `table={place.old!r}` or an alias.",
-            )
-        # If the database was opened by the collection's name, its alias is unknown: any alias of the new one counts.
-        return replace(place, alias=False, switched=place.exists and place.new in aliases.values())
 
     def _info_of(self, collection: str) -> CollectionInfo:
         return self._call(self._client.get_collection, collection)
@@ -340,7 +328,6 @@ class Qdrant(CollectionDatabase):
         return [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
 
     def check(self, new: NewVectors) -> None:
-        self._require_alias()
         collection = self._place().old
         if getattr(self._info_of(collection).config.params.sharding_method, "value", None) == "custom":
             raise DatabaseError(
@@ -434,38 +421,9 @@ class Qdrant(CollectionDatabase):
         info = self._info_of(place.new)
         return _describe_index(info.config, self._params(info))
 
-    def _show_new(self) -> None:
-        """Copy the points without a vector unchanged, then move the alias to the new collection atomically."""
-        place, models = self._place(), self._models
-        self._require_alias()
-        lacking = models.Filter(must_not=[models.HasVectorCondition(has_vector=self._column)])
-        stale = models.FilterSelector(filter=lacking)
-        self._call(self._client.delete, place.new, points_selector=stale, wait=True)
-        for records in self._pages(place.old, condition=lacking, whole=True):
-            written = {record.id for record in self._records(place.new, [record.id for record in records])}
-            self._store(place.new, [record for record in records if record.id not in written], None)
-        self._complete()
-        super()._show_new()
-
-    def _show(self, collection: str, hidden: str) -> None:
-        self._require_alias()
-        super()._show(collection, hidden)
-
-    def _remove_old(self) -> None:
-        self._require_alias()  # it continues to point to the new collection, which keeps its name
-        super()._remove_old()
-
-    def _require_alias(self) -> None:
-        place = self._find()
-        if not place.alias:
-            aliases = sorted([*self._aliases_of(place.old), *(self._aliases_of(place.new) if place.exists else ())])
-            create = f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through"
-            raise MigrationError(
-                f"{self._table!r} is a collection's own name, and Qdrant can switch only aliases atomically.",
-                f"Let the application read through its alias, and pass `table={aliases[0]!r}`."
-                if aliases
-                else f"{create} it, and pass `table=ALIAS`.",
-            )
+    def _bare(self, collection: str) -> Iterator[list[Record]]:
+        lacking = self._models.HasVectorCondition(has_vector=self._column)
+        return self._pages(collection, condition=self._models.Filter(must_not=[lacking]), whole=True)
 
     def _move_alias(self, collection: str) -> None:
         models, alias = self._models, self._table

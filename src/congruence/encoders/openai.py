@@ -48,6 +48,7 @@ class Service:
     more: Mapping[str, object] = field(default_factory=dict)
     #: Values of ``input_type``, one of which is the prompt; the first is the default.
     kinds: tuple[str | None, ...] = ()
+    urls_by_key: Mapping[str, str] = field(default_factory=dict)  # by the first letters of a key, if not ``url``
     vectors: Callable[[Any], list[tuple[int, Any]]] = _by_index  # positions and vectors in an answer
     tokens: Callable[[Any], Any] = lambda answer: answer["usage"]["total_tokens"]
 
@@ -78,6 +79,7 @@ SERVICES: dict[str, Service] = {
         120_000,
         more={"truncation": False},
         kinds=(None, "document", "query"),
+        urls_by_key={"al-": "https://ai.mongodb.com/v1"},  # from MongoDB Atlas
     ),
     "cohere": Service(
         "https://api.cohere.com",
@@ -109,9 +111,9 @@ class OpenAIEncoder(Encoder):
         modality = options.check(("text",), "layer", "pooling", "description")
         self._library, self._response = require("openai", extra="openai"), require("httpx", extra="openai").Response
         self.service = service = SERVICES[options.name.partition(":")[0]]
-        self._key = os.environ.get(service.key, "")
-        if not self._key:
-            advice = f"Set {service.key}; any text for a server without keys."
+        self._key = os.environ.get(service.key, "").strip()
+        if not (self._key and self._key.isascii() and self._key.isprintable()):
+            advice = f"Set {service.key}; any ASCII text for a server without keys."
             raise ParameterError(f"No key for {options.name!r} in the environment.", advice)
         kinds = service.kinds
         if kinds and options.prompt is None and kinds[0]:
@@ -120,7 +122,8 @@ class OpenAIEncoder(Encoder):
             known = ", ".join(filter(None, kinds))
             raise ParameterError(argument="prompt", got=options.prompt, expected=f"one of {known}")
         self._body = {"model": options.path, **service.more, **({"input_type": options.prompt} if kinds else {})}
-        url = os.environ.get(service.url_variable) or service.url
+        own_url = service.urls_by_key.get(self._key[:3], service.url)
+        url = os.environ.get(service.url_variable) or own_url
         own = {} if service is SERVICES["openai"] else {"organization": "", "project": ""}
         self._client = self._library.OpenAI(api_key=self._key, base_url=url, max_retries=RETRIES, **own)
         self._place = urlsplit(str(self._client.base_url))
