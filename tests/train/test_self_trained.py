@@ -189,11 +189,28 @@ def test_rows_beyond_the_sample_take_part_in_the_last_round():
     once = SelfTrainedMap(max_rounds=1, matches="soft").fit(*pairs, unpaired=pools)
     assert once.choice_.rounds == 1
     twice = SelfTrainedMap(max_rounds=1, matches="soft", max_rows=300)
-    twice.fit(*pairs, unpaired=tuple(np.repeat(pool, 2, axis=0) for pool in pools))  # of which every other is sampled
+    twice.fit(*pairs, unpaired=tuple(np.repeat(pool, 2, axis=0) for pool in pools))  # one of each two is sampled
     assert twice.facts_["used_rows"] == [300, 300]
     assert twice.facts_["n_unpaired_source"] == 600
     near = [mapping.transform(pairs[0]) @ mapping.transform_target(pairs[1]).T for mapping in (once, twice)]
     np.testing.assert_allclose(near[1] / np.abs(near[1]).max(), near[0] / np.abs(near[0]).max(), atol=1e-4)
-    more = [np.concatenate([pool, -pool]) for pool in pools]
+    more = [np.concatenate([np.repeat(pool[:300], 2, axis=0), pool[300:]]) for pool in world()[1]]
     changed = SelfTrainedMap(max_rounds=1, matches="soft", max_rows=300).fit(*pairs, unpaired=more)
     assert not np.allclose(changed.transform(pairs[0]), once.transform(pairs[0]), atol=1e-3)
+
+
+def test_a_sample_of_rows_that_repeat_in_order_has_most_of_them():
+    pairs, pools, _ = world(pool=300)
+    four_times = tuple(np.tile(pool, (4, 1)) for pool in pools)
+    mapping = SelfTrainedMap(max_rounds=1, matches="soft", max_rows=300).fit(*pairs, unpaired=four_times)
+    assert min(mapping.facts_["used_rows"]) > 150  # of the same 300; every fourth row would be one of 75
+
+
+def test_rows_written_as_lists_are_rows():
+    pairs, pools, test = world()
+    arrays = SelfTrainedMap(max_rounds=1).fit(*pairs, unpaired=pools)
+    lists = SelfTrainedMap(max_rounds=1).fit(
+        *(side.tolist() for side in pairs), unpaired=tuple(pool.tolist() for pool in pools), validation=np.int64(20)
+    )
+    np.testing.assert_array_equal(lists.transform(test[0]), arrays.transform(test[0]))
+    assert 0 < lists.scores_["folds"]["score"] < 1

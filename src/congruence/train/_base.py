@@ -9,6 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -166,7 +167,7 @@ class HeadTrainer(HeadsMap, Schedule):
         """
         require("torch", extra="train")
         self._check_parameters()
-        share = validation if isinstance(validation, (int, float)) else None
+        share: Any = validation if isinstance(validation, Real) else None
         data = read_data(self, X, Y, unpaired, None if share is not None else validation, groups)  # type: ignore[arg-type]
         options: dict[str, Any] = {"resume": resume, "verbose": verbose, "callback": callback}
         spaces = space_of(X), space_of(Y)

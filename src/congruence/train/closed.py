@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class ClosedForm(HeadsMap):
         are scored, but choose nothing; a share or number of the pairs is left out in turns (``scores_["folds"]``).
         """
         self._check_parameters()  # type: ignore[attr-defined]
-        share = validation if isinstance(validation, (int, float)) else None
+        share: Any = validation if isinstance(validation, Real) else None
         data = read_data(self, X, Y, unpaired, None if share is not None else validation, groups)  # type: ignore[arg-type]
         evidence = {} if share is None else {"folds": self._left_out(data, share)}
         note = self.fit_data(data)

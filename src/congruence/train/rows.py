@@ -9,7 +9,8 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,9 +91,8 @@ class ArrayRows:
         return self._float32(np.concatenate(chosen))
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows spread evenly over the array, float32."""
-        stride = max(1, -(-len(self._rows) // size))
-        return self._float32(slice(None, None, stride))
+        """Return at most ``size`` rows spread over the array, float32."""
+        return self._float32(spread(len(self._rows), size))
 
     def take(self, indices: ArrayLike) -> np.ndarray:
         """Return rows by number, float32."""
@@ -192,12 +192,30 @@ def as_rows(rows: Supply, name: str) -> Rows | None:
         if not len(rows):
             raise InputError(f"No rows in {name}.", f"Leave {name} out instead.")
         return rows
-    if isinstance(rows, (list, tuple)):
+    if _are_parts(rows):
         parts = [part for i, source in enumerate(rows) if (part := as_rows(source, f"{name}[{i}]")) is not None]
         return Sources(parts) if parts else None
     if isinstance(rows, Embeddings):
         return ArrayRows(rows.vectors)
-    return ArrayRows(as_matrix(rows, name))
+    return ArrayRows(as_matrix(rows, name))  # type: ignore[arg-type]  # a list here is a matrix
+
+
+def _are_parts(rows: Supply) -> TypeGuard[Sequence[Any]]:
+    """Return whether these are several sources, and no matrix written as lists."""
+    if not isinstance(rows, (list, tuple)):
+        return False
+    first = rows[0] if rows else None
+    return not (isinstance(first, (list, tuple)) and len(first) > 0 and isinstance(first[0], Real))
+
+
+def spread(n: int, most: int) -> np.ndarray | slice:
+    """Return all of ``n`` rows or, from each of ``most`` equal parts, one at random, always the same: a fixed distance
+    would meet the same rows again where they repeat, such as one of an image's captions.
+    """
+    if n <= most:
+        return slice(None)
+    edges = np.arange(most + 1) * n // most
+    return np.random.default_rng(most).integers(edges[:-1], edges[1:])
 
 
 def sample(rows: Rows, size: int) -> np.ndarray:
@@ -363,7 +381,7 @@ def read_validation(
 
 def warn_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
     """Warn of pairs that are also listed as unpaired rows: by id if both have ids, else by their numbers."""
-    if isinstance(supply, (list, tuple)):
+    if _are_parts(supply):
         for part in supply:
             if part is not None:
                 warn_paired(part, as_rows(part, side), ids, paired, side)

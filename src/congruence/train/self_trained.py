@@ -19,7 +19,7 @@ from congruence.maps.refinement import leading_directions
 from congruence.train._base import check_numbers
 from congruence.train.closed import ClosedForm
 from congruence.train.retrieval import left_out_ranks
-from congruence.train.rows import DISTRACTORS, Rows, TrainingData, fold_numbers, sample
+from congruence.train.rows import DISTRACTORS, Rows, TrainingData, fold_numbers, sample, spread
 
 #: Leading principal directions of each side that are used: more change nothing measurable and cost their cube.
 DIRECTIONS = 256
@@ -72,7 +72,7 @@ class SelfTrainedMap(ClosedForm):
     hubness : {"auto", "csls", "none"}, default="auto"
         Whether ``score`` and ``congruence.evaluation.search`` correct for hubs; the mapped rows do not depend on it.
     max_rows : int, default=5000
-        Rows of each pool that choose and take part in all rounds, spread evenly over it. With soft matches, the last
+        Rows of each pool that choose and take part in all rounds, spread over it. With soft matches, the last
         round matches all rows with the sample of the other side, in one pass.
 
     Attributes
@@ -149,8 +149,8 @@ class SelfTrainedMap(ClosedForm):
         self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
         self.banks_ = (
-            normalize_rows(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
-            normalize_rows(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
+            normalize_rows(np.concatenate([U[spread(len(U), BANK_ROWS)], A]) @ weights[0]),
+            normalize_rows(np.concatenate([V[spread(len(V), BANK_ROWS)], B]) @ weights[1]),
         )
         told = {**choice._asdict(), **evidence, **({"note": why} if why else {})}
         self.scores_ = {"self_training": {**told, "sentence": describe(told)}}
@@ -168,7 +168,7 @@ class SelfTrainedMap(ClosedForm):
         self, A: np.ndarray, B: np.ndarray, U: np.ndarray, V: np.ndarray, groups: np.ndarray
     ) -> tuple[Choice, dict[str, Any]]:
         """Return the choice, and how left-out pairs are found by the teacher and by the map chosen."""
-        U, V = (_spread(pool, DISTRACTORS) for pool in (U, V))
+        U, V = (pool[spread(len(pool), DISTRACTORS)] for pool in (U, V))
         corrections = {"auto": (None, "csls"), "csls": ("csls",), "none": (None,)}[self.hubness]
         fold = fold_numbers(groups, self.folds, self.random_state)
         outs = [fold == k for k in range(fold.max() + 1)]
@@ -239,11 +239,6 @@ def _new_rows(pool: Rows | None, paired: np.ndarray, most: int) -> np.ndarray:
     rows = np.concatenate([paired, sample(pool, most)])
     first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
     return rows[first[first >= len(paired)]]
-
-
-def _spread(rows: np.ndarray, most: int) -> np.ndarray:
-    """Return at most ``most`` rows, spread evenly."""
-    return rows[:: max(1, -(-len(rows) // most))]
 
 
 def _rounds(

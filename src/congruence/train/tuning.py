@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def tune(
     X: RowsLike,
     Y: RowsLike,
     *,
-    validation: tuple[object, ...] | float | None = None,
+    validation: Sequence[object] | float | None = None,
     checkpoint: str | Path | None = None,
     verbose: bool = True,
     callback: Callable[[dict[str, object], float], None] | None = None,
@@ -75,16 +76,17 @@ def tune(
     if folder is not None:
         check_output(folder, force=True, directory=True, foreign=lambda _: None)  # any folder may be used
         folder.mkdir(exist_ok=True)
+    heldout: Any = validation
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
         fitted = type(method)(**{**method.get_params(), **point})
         path = None if folder is None else folder / f"{number:03d}"
-        if isinstance(validation, tuple):
-            fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
-            score = fitted.score(*validation)
+        if heldout is not None and not isinstance(heldout, Real):
+            fitted.fit(X, Y, validation=heldout, checkpoint=path, verbose=verbose, **fit_params)
+            score = fitted.score(*heldout)
         else:
-            share = validation
+            share: Any = heldout
             if share is None and isinstance(fitted, HeadTrainer):
                 fitted.folds = fitted.folds or FOLDS
             elif share is None:
