@@ -68,7 +68,7 @@ def column(rng: random.Random, n: int) -> pa.Array:
         lambda: pa.array(names(rng, n)),
         lambda: pa.array(texts),
         lambda: pa.array(texts, pa.large_string()),
-        lambda: pa.array(texts).dictionary_encode(),
+        lambda: pa.array(texts, pa.string()).dictionary_encode(),
         lambda: pa.array([None if text is None else text.encode("latin-1", "replace") for text in texts], pa.binary()),
         lambda: pa.array(whole, pa.int64()),
         lambda: pa.array(range(n), pa.uint64()),
