@@ -320,7 +320,20 @@ def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
     run("run", "--map", "map", "--yes").ends(0)
     done = run("verify", "--heldout", "new.npz").ends(1)
     assert "no better than chance" in done.out
-    run("switch").refused("congruence migrate memory verify")
+    run("switch").refused("congruence migrate memory run")
+
+
+def test_what_was_written_between_run_and_verify_leads_to_the_run_that_maps_it(run, made):
+    run("run", "--map", "map", "--yes").ends(0)
+    for one in list(made.old)[:30]:
+        made.old[one] = -made.old[one]
+    done = run("verify").ends(1)
+    assert "changed since the run" in done.out
+    assert next_command(done) == ["run"]
+    assert "run again" in run("status").out
+    run("switch").refused("congruence migrate memory run")
+    run("run").ends(0)
+    run("switch").ends(0)
 
 
 def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_path):  # noqa: F811

@@ -792,6 +792,9 @@ def test_another_user_goes_on_with_a_migration(shop, server, tmp_path):
     owner, reader = (server.url(user=user, options="-csearch_path=shop,public") for user in ("own", "reader"))
     before = vectors_of(connection)
     try:
+        said = r"for run, the server.*owner of table items\)\. Connect as the table's owner"
+        with migration_of(reader, rotation(), tmp_path / "none") as one, pytest.raises(DatabaseError, match=said):
+            one.run(allow_unknown=True)
         with migration_of(where, rotation(), tmp_path) as migration:
             migration.run(allow_unknown=True)
             assert migration.verify().passed

@@ -44,7 +44,7 @@ def demo(
     refuse_options(foreign, f"with the sample {sample}", f"Leave it out, or pass --sample {other}.")
     if files is not None:
         others = {"--query": query is not None, "--out": out is not None, "--save-map": save_map is not None}
-        others |= {"--seed": seed, "--no-report": not report}
+        others |= {"--seed": seed != 0, "--no-report": not report}
         refuse_options(others, "with --files, which only writes the sample", "Run the demo without --files too.")
     check_out(save_map, force=False, kind="map")
     page = (out if out is not None else "demo.html" if photos else "report.html") if report else None

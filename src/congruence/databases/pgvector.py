@@ -440,7 +440,8 @@ class PgVector(ColumnDatabase):
                         if following := [words for words in following if not (left and words.endswith(left))]:
                             found.append(("schema", "good", f"these follow the new vectors: {', '.join(following)}"))
                 except MigrationError as error:
-                    found.append((steps[-1], "bad", str(error)))
+                    words = str(error)
+                    found.append((steps[-1], "bad", words[0].lower() + words[1:].rstrip(".")))
 
         self._change(once)
         yield from found

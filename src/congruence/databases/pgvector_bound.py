@@ -370,6 +370,8 @@ def refusing(what: str, fix: str) -> Iterator[None]:
         if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
             raise
         reason = " ".join(str(error).split())
+        if error.sqlstate == "42501":
+            fix = "Connect as the table's owner, with the right to create in its schema."
         refusal = ServerRefusal(f"{what} ({reason}).", fix)
         refusal.reason = reason
         raise refusal from None

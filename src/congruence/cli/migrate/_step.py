@@ -72,8 +72,6 @@ class Step:
 
     def next(self) -> str | None:
         """Return the command of the next step, by the state; None if nothing is left to do."""
-        from congruence.upgrade.migrate.journal import FIRST
-
         journal, migration = self.migration.journal, self.migration
         if journal is None:
             words = [f"--{name.replace('_', '-')}" for name in ("mixed", "allow_unknown") if name in self.kept]
@@ -90,9 +88,8 @@ class Step:
             return self.command("reembed", "--encode", "FILE")  # as the certificate advises
         if journal.state == "switched":
             return self.command("finish")
-        if journal.state == "filled" and journal.verification and not journal.verification["passed"]:
-            return self.command("run")
-        return self.command(FIRST[journal.state]) if journal.state in FIRST else None
+        first = journal.first()
+        return None if first is None else self.command(first)
 
     def keep(self, **options: object) -> None:
         """Write options beside the journal for later steps, except those with a secret."""

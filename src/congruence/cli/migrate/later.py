@@ -49,7 +49,8 @@ def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -
             rows += f", and {found['reembedded']:,} of these are re-embedded"
         lines = [f"{event['at'].replace('T', ' ')}  {event['what']}" for event in found["events"]]
         lines += [f"{found['place']}: readers see {SEEN[found['state']]}. {rows}."]
-        left = f"{_LEFT[found['state']]}."
+        again = found["state"] == "filled" and step.next() == step.command("run")
+        left = f"{'run again, ' if again else ''}{_LEFT[found['state']]}."
         if found["refused"] and found["state"] == "switched":
             left = f"finish, which removes the old vectors. A rollback is refused: {found['refused']}"
         elif found["refused"]:

@@ -165,11 +165,18 @@ class Journal:
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
-            step = FIRST.get(self.state)
+            step = self.first()
             raise MigrationError(
                 f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.",
                 f"Run `{step}` first." if step else "It is complete: remove its folder, or pass another `journal=…`.",
             )
+
+    def first(self) -> str | None:
+        """Return the step that comes first: after a verification that failed, for example since the application has
+        written, the run that repairs it; None if there is none.
+        """
+        failed = self.state == "filled" and self.verification.get("passed") is False
+        return "run" if failed else FIRST.get(self.state)
 
     def sync(self, stage: Stage) -> None:
         """Update the state to that of the database; they differ if the process was killed between the two."""

@@ -246,9 +246,12 @@ def _check_certificate(plan: Plan, mapper: RowMapper, certificate: Mapping[str, 
 
 
 def _obstacle(place: str, step: str, words: str) -> errors.DatabaseError:
+    words, _, fix = words.partition("). ")  # what a server refuses comes with what to do
     return errors.DatabaseError(
-        f"{place} cannot be migrated in place: for {step}, {words}.",
-        "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
+        f"{place} cannot be migrated in place: for {step}, {words}{')' if fix else ''}.",
+        f"{fix}."
+        if fix
+        else "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
     )
 
 

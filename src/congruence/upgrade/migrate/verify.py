@@ -90,7 +90,8 @@ def verify(
     wrong = int((~has_new).sum()) + int(differs.sum())
     if wrong:
         problems.append(
-            f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map"
+            f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map, "
+            "as rows do that changed since the run"
         )
     n_queries = QUERIES if info.index else QUERIES_UNINDEXED
     unit = distance == "cosine" and not mapper.new.coded  # quantized vectors are compared as stored
