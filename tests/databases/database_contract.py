@@ -38,7 +38,7 @@ KEPT, BY_PLAN, REFUSED = "kept", "refused by plan", "refused"
 
 #: Tests in which ids are compared, kept in order or written; the others run with ids of the first type alone.
 OF_IDS = ("describes", "scan_gives", "fetch_gives", "rows_without_a_vector", "rows_added", "a_whole_migration")
-OF_IDS += ("switch_rollback_switch", "new_vectors_are_written_after", "what_the_application_writes_after")
+OF_IDS += ("switch_rollback_switch", "new_vectors_are_written_after")
 
 FAULTS = ("lost connection", "full disk")
 FOREIGN = ("mixed stores", "wrong stores", "wrong width")

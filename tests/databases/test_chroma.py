@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from database_contract import BETWEEN, DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, make_rows, run
+from database_contract import BETWEEN, DIM, DIM_NEW, FAULTS, DatabaseContract, RenamesContract, UserRow, make_rows, run
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -183,6 +183,10 @@ class TestServer(TestFolder):
     test_a_file_that_was_written_to_since_the_run_can_only_be_discarded = None
     test_writing_twice_is_writing_once = None
     test_a_kill_between_the_renames = None
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_a_step_that_fails_on_the_way_is_done_or_not(self, tmp_path, fault):
+        super().test_a_step_that_fails_on_the_way_is_done_or_not(tmp_path, fault, every=False)
 
     @pytest.fixture(autouse=True)
     def _server(self, server):

@@ -1,7 +1,6 @@
 """Milvus: the contract on files of Milvus Lite, both ways to switch, and the state after a kill."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -86,11 +85,6 @@ class TestFile(RenamesContract, DatabaseContract):
     slow = True
     any_names = False
     rows_without = False
-
-    def pytest_generate_tests(self, metafunc):
-        if "id_type" in metafunc.fixturenames:
-            both = re.search("scan_gives|fetch|rollback", metafunc.function.__name__)
-            metafunc.parametrize("id_type", self.id_types if both else ["text"])
 
     def make(self, folder, ids, vectors, others, **names):
         return make_collection(folder, ids, vectors, others)

@@ -69,7 +69,7 @@ def fitted(draw, models, center):
     return Tracked(mapping, known, models, not center)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_operation_mixes_the_means_of_modalities(data):
     draw, center = data.draw, data.draw(st.booleans())

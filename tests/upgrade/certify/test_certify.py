@@ -34,7 +34,7 @@ def test_bounds_that_say_nothing_are_left_out():
     assert not {"Thm C.21", "Thm C.25", "Thm C.28", "Thm C.16"} & noisy
 
 
-def problem(n=300, d=32, **facts):
+def problem(n=150, d=32, **facts):
     return upgrade_problem(
         n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "random_state": 0, **facts}
     )
@@ -52,7 +52,7 @@ def problem(n=300, d=32, **facts):
     ],
 )
 def test_verdicts_on_known_relations(facts, thresholds, action):
-    certificate = certify(*sides(problem(**facts)), thresholds=Criteria(**thresholds), **QUICK)
+    certificate = certify(*sides(problem(300, **facts)), thresholds=Criteria(**thresholds), **QUICK)
     likeliest = (certificate.verdict.between or [certificate.verdict.action])[0]
     assert (certificate.verdict.action if action == "undecided" else likeliest) == action, certificate.verdict
     assert certificate.verdict.reason
@@ -127,7 +127,7 @@ def _searched(queries, store, hubness):
 
 
 def test_queries_the_anchors_never_covered_are_noticed():
-    p = problem(d=64, decay=0.0)
+    p = problem(300, d=64, decay=0.0)
     basis = np.linalg.svd(p.source_images[:200], full_matrices=False)[2][:20]
     flat = {m: embed(rows.vectors @ basis.T @ basis, rows.ids) for m, rows in sides(p, slice(0, 200))[0].items()}
     target = {m: embed(rows.vectors @ p.rotation, rows.ids) for m, rows in flat.items()}
