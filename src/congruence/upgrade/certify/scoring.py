@@ -158,7 +158,7 @@ def expected_hits(table: np.ndarray, right: np.ndarray, k: int, near: np.ndarray
     ``near`` are its best rows, k + 1 or more if there are so many.
     """
     near = top_k(table, min(k + 1, table.shape[1])) if near is None else near
-    hit = np.take_along_axis(right, near[:, :k], axis=1).any(axis=1).astype(np.float64)
+    hit = np.asarray(np.take_along_axis(right, near[:, :k], axis=1).any(axis=1), np.float64)
     unsure = _ties(np.take_along_axis(table, near, axis=1), k)
     table, right = table[unsure], right[unsure]
     kth = np.partition(table, -k, axis=1)[:, -k, None]
