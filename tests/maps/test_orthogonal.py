@@ -9,6 +9,7 @@ from scipy.stats import ortho_group
 
 from congruence import OrthogonalMap, Space, errors
 from congruence.embeddings import Embeddings
+from congruence.linalg.moments import CrossMoments
 from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
 from congruence.synthetic import random_rotation, rigid_problem
 
@@ -23,6 +24,18 @@ def test_exact_data_give_back_the_exact_rotation(shrinkage, d_source, d_target):
     np.testing.assert_allclose(m.inverse_transform(p.Y), p.X, atol=1e-10)
     assert m.rank_ == d_source
     assert m.facts_["is_isometry"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"identity": 0.1}])
+@pytest.mark.parametrize("n", [300, 30, 12])  # the fewest are decomposed by a sketch
+def test_a_map_to_compare_has_half_of_the_digits(n, parameters):
+    p = rigid_problem(n, 40, noise=0.3, random_state=3)
+    moments = {"": CrossMoments.of(p.X, p.Y)}
+    exact, half = (OrthogonalMap.from_moments(moments, half=half, **parameters) for half in (False, True))
+    np.testing.assert_allclose(half.rotation_, exact.rotation_, atol=1e-7)
+    assert half.rank_ == exact.rank_
+    with pytest.raises(errors.InputError, match="do not vary together"):
+        OrthogonalMap.from_moments({"": CrossMoments.of(p.X, p.Y * 0 + p.Y[0])}, half=True, **parameters)
 
 
 def test_the_papers_solution_is_scipys():

@@ -5,6 +5,7 @@ import pytest
 
 from congruence.compare.spaces import chance
 from congruence.metrics import BETWEEN_SPACES, METRICS
+from congruence.metrics._base import nuclear_norm
 
 
 def pair(n, d, e, seed=0):
@@ -24,6 +25,28 @@ def test_it_is_the_score_of_the_repaired_rows(name, shape):
         assert metric.compare(first, moved) == pytest.approx(metric.fn(X, Y[order]), abs=1e-7)
         both = metric.compare(metric.reorder(first, order), moved)
         assert both == pytest.approx(metric.compare(first, second), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["procrustes_distance", "svcca"])
+def test_rows_of_many_directions_are_compared_in_single_precision(name):
+    rng, X, Y = pair(600, 340, 340)
+    X, Y = X.astype(np.float32), Y.astype(np.float32)
+    metric = METRICS[name]
+    first, second = metric.prepare(X, "X"), metric.prepare(Y, "Y")
+    assert first.dtype == np.float32
+    order = rng.permutation(600)
+    expected = metric.fn(X.astype(float), Y[order].astype(float))
+    assert metric.compare(first, metric.reorder(second, order)) == pytest.approx(expected, abs=3e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 2.0, 5.0])
+def test_nuclear_norm_in_single_precision(decay):
+    """Of principal coordinates, whose Gram may or may not show the smallest singular values."""
+    rng = np.random.default_rng(3)
+    A, B = (np.linalg.qr(rng.standard_normal((500, d)))[0] * np.arange(1.0, d + 1) ** -decay for d in (300, 280))
+    C = A.T @ B[rng.permutation(500)]
+    expected = np.linalg.svd(C, compute_uv=False).sum()
+    assert nuclear_norm(C.astype(np.float32)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_chance_by_hand():

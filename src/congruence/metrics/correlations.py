@@ -411,8 +411,7 @@ def _prepare_cca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.
 
 def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
     side = found or spectrum(A, name)
-    kept = _count_kept(side.values, 0.99)
-    return own_precision(from_contrasts(side.basis[:, :kept]), A, kept)
+    return own_precision(from_contrasts(side.basis[:, : _count_kept(side.values, 0.99)]), A)
 
 
 def _prepare_pwcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Weighted:

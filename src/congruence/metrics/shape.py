@@ -116,14 +116,17 @@ def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
 
 
 def _prepare_shape(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
-    """Return centered rows of unit Frobenius norm, turned into at most n columns; many in their own precision."""
+    """Return centered rows of unit Frobenius norm in principal coordinates, so that products of these with others have
+    few digits where they are small; many in their own precision.
+    """
     if found is None and A.shape[1] < len(A):
         C = contrasts(NUMPY, A.astype(np.float64), name)
-        rank = int((np.linalg.eigvalsh(C.T @ C) > 1e-12 * np.square(C).sum()).sum())
+        values, vectors = np.linalg.eigh(C.T @ C)
+        C = C @ vectors[:, ::-1][:, : np.count_nonzero(values > 1e-12 * values.sum())]
     else:
-        C, U, s = found or spectrum(A, name)
-        C, rank = C if C.shape[1] < len(C) else U * s, len(s)
-    return own_precision(from_contrasts(C / np.linalg.norm(C)), A, rank)
+        _, U, s = found or spectrum(A, name)
+        C = U * s
+    return own_precision(from_contrasts(C / np.linalg.norm(C)), A)
 
 
 def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:

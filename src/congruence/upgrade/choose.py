@@ -70,7 +70,7 @@ RELATED_FIND = 0.5
 #: which they are, or if it is less, in multiples of its standard deviation by chance, where all items lie on a line.
 FEWEST_RELATED, NARROW, RELATED_COSINE, CHANCE = 3, 16, 0.5, 4.0
 #: Cosine of unmapped pairs, without their means, below which the identity is of no use: models that are not related
-#: reach .03, and those that are .3.
+#: reach .03, and those that are .25 or more.
 UNRELATED = 0.05
 LINEAR = (
     Candidate("ridge regression", "linear"),
@@ -304,7 +304,8 @@ def choose_map(
     their means, unmapped; or by a rotation near the identity, and more by it than by the rotation, by two standard
     errors of the paired difference, or no fewer and their cosines are larger by as much. Then the candidate with the
     largest cosines is taken, the rotation only if no fewer pairs find each other by it than by the best, within two
-    standard errors. Fewer than 12 pairs show it only unmapped. Linear maps are compared by retrieval: the
+    standard errors. Fewer than 12 pairs show it only unmapped; and of unmapped pairs whose cosines are below 0.05 no
+    map near the identity is tried. Linear maps are compared by retrieval: the
     pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
     rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
     count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).

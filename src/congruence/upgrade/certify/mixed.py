@@ -169,7 +169,7 @@ def measure_mixed(
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
-        near = queries @ unit_rows(store, None, np.arange(len(store))).T
+        near = queries @ unit_rows(store, None, np.arange(len(store))).astype(queries.dtype, copy=False).T
         hits = read(items, found, "stored", near, judge, base)[base]
         return hits.score, hits.influence()
 

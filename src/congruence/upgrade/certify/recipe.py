@@ -195,13 +195,15 @@ class AnchorFolds:
         others: Others | None = None,
         *,
         widths: tuple[int, int] | None = None,
+        half: bool = False,
     ) -> None:
         self._recipe, self._tables, self._fold, self._others = recipe, tables, fold, others
+        self._half = half  # rotations with half of the digits, to compare them
         self._widths = widths  # of the models, if the tables are in coordinates of their span
         self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
 
-    def fit(self, kept: Sequence[int], choice: Choice, *, half: bool = False) -> TwoWay:
-        """Fit on the anchors of these folds; ``half``: with half of the digits, to compare maps."""
+    def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
+        """Fit on the anchors of these folds."""
         fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
         old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
@@ -231,7 +233,7 @@ class AnchorFolds:
             if self._widths is not None:  # the strength is a multiple of the mean over all dimensions
                 here = min(next(iter(sums_of.values())).cross.shape)
                 parameters = {"shrinkage_strength": DEFAULT_STRENGTH["wiener"] * here / min(self._widths)}
-            model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), half=half, **parameters)
+            model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), half=self._half, **parameters)
         offset = OFFSET if method == "auto" else 1.0
         for name, rows in means[0].items():
             model = model.recenter(rows, means[1].get(name), modality=name, offset=offset, use=False)

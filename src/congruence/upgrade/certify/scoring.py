@@ -158,7 +158,7 @@ def expected_hits(table: np.ndarray, right: np.ndarray, k: int, near: np.ndarray
     ``near`` are its best rows, k + 1 or more if there are so many.
     """
     near = top_k(table, min(k + 1, table.shape[1])) if near is None else near
-    hit = np.take_along_axis(right, near[:, :k], axis=1).any(axis=1).astype(np.float64)
+    hit = np.asarray(np.take_along_axis(right, near[:, :k], axis=1).any(axis=1), np.float64)
     unsure = _ties(np.take_along_axis(table, near, axis=1), k)
     table, right = table[unsure], right[unsure]
     kth = np.partition(table, -k, axis=1)[:, -k, None]
@@ -218,9 +218,7 @@ class Judge(NamedTuple):
         """Prepare similarities for lists of k rows."""
         table = ranked(table, role == "items", hubness)
         right = top_k(table, k + 1)
-        return cls(
-            table, table.mean(axis=1, where=table > -np.inf), right, np.take_along_axis(table, right, axis=1)
-        )
+        return cls(table, table.mean(axis=1, where=table > -np.inf), right, np.take_along_axis(table, right, axis=1))
 
 
 def compare_lists(
@@ -265,6 +263,7 @@ def compare_lists(
                 if paired:
                     change = np.where(row == own, 0.0, change)
                 np.add.at(pulls[which], row[here], change[here])
+
     # Of rows that tie for the last place of a list each is in it with its probability; of the judge's any is right.
     def credited(worth: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
         last, middle = best[rows, k - 1, None], mean[rows, None]
@@ -404,15 +403,15 @@ class Sheet:
                 if part not in models:
                     models[part] = model.without(part)
                 queries, store = sides(strategy, models[part], items, search)
-                asked = queries(search.queries[i])
-                found = asked @ store(search.rows[j]).T
+                asked, stored_rows = queries(search.queries[i]), store(search.rows[j])
                 level = asked @ store(known).T if len(known) else np.zeros((len(i), 1))
                 scale = np.stack([np.ones(len(i)), level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)], axis=1)
-                if len(known):
-                    found = (found - scale[:, 1:2]) / scale[:, 2:]
                 for a, b in cells:
                     these, those = np.flatnonzero(of_query[i] == a), np.flatnonzero(of_row[j] == b)
-                    near[np.ix_(i[these], j[those])] = found[np.ix_(these, those)]
+                    found = asked[these] @ stored_rows[those].T
+                    if len(known):
+                        found = (found - scale[these, 1:2]) / scale[these, 2:]
+                    near[np.ix_(i[these], j[those])] = found
                     levels[i[these]] += len(those) * scale[these]
         for name, (total, terms) in self._cosines.items():
             own = folds_of(folds, name, np.arange(total.shape[-1])) // each
@@ -444,7 +443,9 @@ class Sheet:
         if not len(self._known[search]):
             return near
         mean, spread = (levels[:, k] / np.maximum(levels[:, 0], 1) for k in (1, 2))
-        return np.asarray(near * spread[:, None] + mean[:, None])
+        leveled = near * spread[:, None]
+        leveled += mean[:, None]
+        return leveled
 
     def read(self, judges: Mapping[str, Judge]) -> dict[str, Hits]:
         """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
@@ -491,13 +492,13 @@ def measure_heldout(
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
     fold = rng.permutation(design.n_anchors) % FOLDS
-    anchors = AnchorFolds(recipe, design.anchors, fold, design.others)
+    anchors = AnchorFolds(recipe, design.anchors, fold, design.others, half=True)
     judges, _ = read_unmapped(items)
     for size in sizes_of(np.arange(len(fold)), fold):
         found = []
         for first in range(FOLDS):
             sheet = Sheet(items, only_task=True)
-            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice, half=True))
+            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
             found.append(sheet.read(judges))
         scores = {name: [hits[name].score.mean() for hits in found] for name in items.curved}
         out.points.append((size / FOLDS, scores))
@@ -534,7 +535,7 @@ def cross_fit(
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     fold, folds = deal_folds(items, recipe)
-    anchors = AnchorFolds(recipe, tables, fold, others)
+    anchors = AnchorFolds(recipe, tables, fold, others, half=True)
     sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
     coarse = fold // (FOLDS // COARSE)
     choices = {
@@ -549,15 +550,15 @@ def cross_fit(
     if all(one.method == "orthogonal" and not one.parameters for one in (choice, *choices.values())):
         # Such a map takes rows from the span of one model's to that of the other's: their coordinates are enough.
         items, others = items.in_span(others)
-        anchors = AnchorFolds(recipe, items.tables, fold, others, widths=widths)
+        anchors = AnchorFolds(recipe, items.tables, fold, others, widths=widths, half=True)
     out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD, compared=items)
     more: dict[str, Hits] = {}
     for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:], random_state=recipe.random_state)
         for kept, cells, each, pair in _left_out(size):
-            model = certified = anchors.fit(kept, choices[pair], half=True)
+            model = certified = anchors.fit(kept, choices[pair])
             if choices[pair].name != choice.name:
-                certified = anchors.fit(kept, choice, half=True)
+                certified = anchors.fit(kept, choice)
             sheet.add(model, cells, each, certified)
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
