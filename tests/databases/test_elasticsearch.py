@@ -143,12 +143,13 @@ class TestServer(DatabaseContract):
                 client.indices.put_mapping(index=shown, properties={"color": {"type": "keyword"}})
             elif what == "metadata":
                 client.indices.put_mapping(
-                    index=shown, meta=self.server.indexes[shown].mapping["_meta"] | {"team": "a"}
+                    index=shown, meta=self.server.indexes[shown].mapping.get("_meta", {}) | {"team": "a"}
                 )
             elif what == "setting":
                 client.indices.put_settings(index=shown, settings={"index.refresh_interval": "1s"})
             else:
-                client.indices.put_alias(index=hidden if what == "hidden" else shown, name=what)
+                add = {"index": hidden if what == "hidden" else shown, "alias": what}
+                client.indices.update_aliases(actions=[{"add": add}])
 
     def unmake(self, where, what):
         with self.client() as client:
@@ -166,7 +167,9 @@ class TestServer(DatabaseContract):
             return "color" in index.mapping["properties"]
         if what == "metadata":
             return index.mapping["_meta"].get("team") == "a"
-        return index.settings["index.refresh_interval"] == "1s" if what == "setting" else what in index.aliases
+        if what == "setting":
+            return index.settings["index.refresh_interval"] == "1s"
+        return any(what in one.aliases for one in self.server.indexes.values())
 
     def filter_of_images(self):
         return '{"term": {"kind": "image"}}'

@@ -245,22 +245,21 @@ class CollectionDatabase(Database):
         self._delete(place.new, ids.to_pylist())
 
     def _bare(self, collection: Any) -> Iterator[list[Any]]:
-        """Yield pages of complete records without a vector; if ``bare_rows``."""
-        raise NotImplementedError
+        """Yield pages of complete records without a vector, to be copied before the switch; none if there cannot be."""
+        return iter(())
 
     def _show_new(self) -> None:
         """Copy the records without a vector as they are, and let readers see the new collection."""
         self._require_alias()
         place = self._place()
-        if self.bare_rows:
-            old, new = self._open(place.old), self._open(place.new)
-            for records in self._bare(new):  # of before
-                self._delete(place.new, [self._id_of(record) for record in records])
-            for records in self._bare(old):
-                ids = [self._id_of(record) for record in records]
-                written = {self._id_of(record) for record in self._records(new, ids)}
-                self._store(new, [record for record in records if self._id_of(record) not in written], None)
-            self._complete()
+        old, new = self._open(place.old), self._open(place.new)
+        for records in self._bare(new):  # of before
+            self._delete(place.new, [self._id_of(record) for record in records])
+        for records in self._bare(old):
+            ids = [self._id_of(record) for record in records]
+            written = {self._id_of(record) for record in self._records(new, ids)}
+            self._store(new, [record for record in records if self._id_of(record) not in written], None)
+        self._complete()
         self._show(place.new, OLD)
 
     def _show_old(self) -> None:

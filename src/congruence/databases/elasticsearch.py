@@ -87,11 +87,9 @@ class Elasticsearch(CollectionDatabase):
         url = f"{where}://{host}{'' if parts.port else ':9200'}{parts.path.rstrip('/')}"
         options = {"headers": headers, "max_retries": 3, "retry_on_timeout": True, "retry_on_status": (429, 502, 503)}
         options |= {name: values[0] for name, values in parse_qs(parts.query).items() if name == "ca_certs"}
+        options["request_timeout" if elastic else "timeout"] = _TIMEOUT
         library = require("elasticsearch" if elastic else "opensearchpy", extra="elasticsearch")
-        if elastic:
-            self._client = self._call(library.Elasticsearch, url, request_timeout=_TIMEOUT, **options)
-        else:
-            self._client = self._call(library.OpenSearch, url, timeout=_TIMEOUT, **options)
+        self._client = self._call(library.Elasticsearch if elastic else library.OpenSearch, url, **options)
         self._perform = (self._client if elastic else self._client.transport).perform_request
 
     def _ask(self, method: str, index: str = "", path: str = "", body: object = None, **params: object) -> Any:
@@ -107,7 +105,11 @@ class Elasticsearch(CollectionDatabase):
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         if type(error).__module__.partition(".")[0] not in ("elasticsearch", "elastic_transport", "opensearchpy"):
-            return refusals.refusal("rejected", self._address.shown, error) if isinstance(error, ValueError) else None
+            return (
+                refusals.refusal("rejected", self._address.shown, str(error)[:200])
+                if isinstance(error, ValueError)
+                else None
+            )
         told = getattr(error, "body", None) or getattr(error, "info", None)
         cause = told.get("error") if isinstance(told, dict) else None
         said = (cause.get("reason") if isinstance(cause, dict) else cause) or error
@@ -273,11 +275,9 @@ class Elasticsearch(CollectionDatabase):
 
     def _same(self, record: Any, copy: Any) -> bool:
         ours, theirs = record["vectors"], copy["vectors"]
-        others = [field for field in {**ours, **theirs} if field != self._column]  # which some servers round
-        if any(field not in ours or field not in theirs for field in others):
-            return False
-        near = (np.allclose(ours[field][-1], theirs[field][-1], rtol=1e-5, atol=1e-6) for field in others)
-        return all(record.get(key) == copy.get(key) for key in ("_source", "_routing")) and all(near)
+        others = ours.keys() - {self._column}  # which some servers round
+        same = ours.keys() == theirs.keys() and all(record.get(key) == copy.get(key) for key in ("_source", "_routing"))
+        return same and all(np.allclose(ours[one][-1], theirs[one][-1], rtol=1e-5, atol=1e-6) for one in others)
 
     def _store(self, collection: str, records: list[Any], vectors: Any, *, unless_changed: bool = False) -> None:
         lines: list[str] = []

@@ -35,17 +35,8 @@ PACKED = ("_utf8", "_offsets")
 TEXT_BYTES = 4 * 2**20
 
 #: How addresses of databases begin, which `congruence migrate` reads, and commands that take files do not.
-DATABASES = (
-    "postgresql:",
-    "postgres:",
-    "qdrant:",
-    "chroma:",
-    "chroma+",
-    "milvus:",
-    "milvus+",
-    "elasticsearch+",
-    "opensearch+",
-)
+DATABASES: tuple[str, ...] = ("postgresql:", "postgres:", "qdrant:", "chroma:", "chroma+", "milvus:", "milvus+")
+DATABASES += ("elasticsearch+", "opensearch+")
 
 
 # ------------------------------------------------------------------ errors
