@@ -8,12 +8,18 @@ and pools, which needs no label.
 
 ``PLAN`` lists what is run, the cheapest and most telling first. Every result is appended to ``--results`` as soon as it
 is known, and is not computed again. Give the folder of the data.
+
+``--rows N`` measures the cost of ``SelfTrainedMap`` instead: 50 pairs and N unpaired rows a side in files of 128
+numbers a row, each a photo of a disjoint pool plus normal noise of a fifth of its length. ``mb`` is the peak of the
+memory that belongs to the process alone, without the mapped files, above what it had before.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import tempfile
+import threading
 import time
 import warnings
 from collections import defaultdict
@@ -193,6 +199,44 @@ def measure(cell: dict[str, Any], drawn: Any) -> dict[str, Any]:
     return {**scores, "seconds": seconds, **point}
 
 
+def large(folder: Path, n: int) -> dict[str, Any]:
+    """Return the seconds, the memory and the retrieval of unseen photos of a map from n unpaired rows a side."""
+    pairs, pools, test = draw(folder, "photos", 50, 3500, False, 0)
+    with tempfile.TemporaryDirectory() as place:
+        files = []
+        for side, pool in enumerate(pools):
+            rng = np.random.default_rng([47, side])
+            file = np.lib.format.open_memmap(f"{place}/{side}.npy", "w+", np.float32, (n, pool.shape[1]))
+            for start in range(0, n, 50_000):
+                rows = pool[rng.integers(len(pool), size=min(50_000, n - start))]
+                noise = rng.standard_normal(rows.shape, np.float32) * np.linalg.norm(rows, axis=1, keepdims=True)
+                file[start : start + len(rows)] = rows + noise * np.float32(0.2 / pool.shape[1] ** 0.5)
+            file.flush()
+            del file
+            files.append(np.load(f"{place}/{side}.npy", mmap_mode="r"))
+        before, peak, done = own_mb(), [0.0], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.02):
+                peak[0] = max(peak[0], own_mb())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        start = time.process_time()
+        mapping = make_method("self_trained").fit(*pairs, unpaired=tuple(files))
+        seconds = time.process_time() - start
+        done.set()
+        watcher.join()
+    mapped = mapping.transform(test[0]), mapping.transform_target(test[1])
+    scores = {"plain": 100 * mean_recall(*mapped), "csls": 100 * mean_recall(*mapped, banks=mapping.banks_)}
+    return {"rows": n, "seconds": seconds, "mb": peak[0] - before, **scores, **mapping.choice_._asdict()}
+
+
+def own_mb() -> float:
+    """Return the memory of this process that is no file's."""
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+
+
 def table(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the mean and standard error over the splits of each setting, method and mode."""
     groups = defaultdict(list)
@@ -215,7 +259,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("joint-maps.jsonl"))
     parser.add_argument("--methods", nargs="+", choices=GRIDS, default=list(GRIDS), metavar="NAME")
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="measure one map from so many unpaired rows a side")
     options = parser.parse_args()
+    if options.rows:
+        found = large(options.folder, options.rows)
+        print(json.dumps(found))
+        write_json(options, found)
+        return
     done: list[dict[str, Any]] = []
     if options.results.exists():
         done = [json.loads(line) for line in options.results.read_text().splitlines()]

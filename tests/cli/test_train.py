@@ -257,3 +257,11 @@ def test_without_a_method_the_map_is_self_trained_on_all_pairs(here, files):
     report = json.loads(here("inspect", str(files / "map"), "--json").out)
     assert report["n_pairs"] == 60
     assert report["scores"]["self_training"]["folds"] == 5
+
+
+def test_a_teacher_that_wins_is_returned_and_said(here, files):
+    steps = "--set max_steps=5 --set learning_rate=1.0 --set max_iter=5"  # too large a rate: the heads get worse
+    rows = f"--pairs {files}/x.npy,{files}/y.npy --unpaired {files}/images.npy,{files}/texts.npy"
+    done = here(f"train sotalign {rows} -o {files}/map {steps}").ends(0)
+    assert "The teacher is returned" in done.out
+    assert "chosen by folds" in done.out

@@ -170,6 +170,7 @@ def test_the_default_is_not_below_its_teacher_and_says_when_it_is_the_teacher(wo
     method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     assert method.scores_["folds"]["chosen"] == method.history_.steps == steps
     assert ("note" in method.scores_) == (not steps)
+    assert " of pairs left out (5 folds" in method.scores_["self_training"]["sentence"].lower()  # the teacher's choice
     if not steps:
         np.testing.assert_array_equal(method.transform(world.pairs[0]), method.teacher_.transform(world.pairs[0]))
     assert method.facts_["n_pairs"] == 40  # all pairs, after the choice

@@ -121,6 +121,7 @@ def map_facts(mapping: Map) -> dict[str, object]:
         else None,
         "alignment of the pairs": facts.get("alignment"),
         "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
+        "note": scores.get("note"),
         **{f"{FIRST_SECOND[side]} variance not reconstructed": number(error) for side, error in lost.items()},
         **_held_out_facts(scores),
         "chosen by folds": scores.get("self_training", {}).get("sentence"),

@@ -265,12 +265,13 @@ class SOTAlign(HeadTrainer):
         if self.teacher == "self_trained":
             teacher = self._self_trained()
             teacher.fit_data(replace(data, validation=None))
-            self._choice = teacher.choice_
+            self._choice, self._told = teacher.choice_, teacher.scores_["self_training"]
         return super()._choose_steps(data, share, folder, options)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        vars(self).pop("_choice", None)
+        for chosen in ("_choice", "_told"):
+            vars(self).pop(chosen, None)
         if self.ridge != "auto":
             check_positive(self.ridge, "ridge", zero=True)
         if not isinstance(self.teacher, HeadsMap):
@@ -296,6 +297,8 @@ class SOTAlign(HeadTrainer):
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
         self.facts_["hubness"] = objective.hubness
+        if self.teacher == "self_trained":
+            self.scores_["self_training"] = getattr(self, "_told", self.teacher_.scores_["self_training"])
         self.banks_ = self.teacher_.banks_
         if self.init == "teacher" and 0 in (history.steps, history.best_step):
             layers = dict(zip(SIDES, self.teacher_.layers(), strict=True))
