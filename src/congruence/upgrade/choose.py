@@ -332,7 +332,9 @@ def choose_map(
     folds = [*parted(X, Y, moments=moments)]
     same = _LeftOut(X, Y, folds, UNMAPPED) if same_width else None
     # Products of rows of different models are needed only by maps near the identity.
-    related = same is not None and (same.quality.cosine[0] >= UNRELATED or same.hits.mean() >= RELATED_FIND)
+    related = False
+    if same is not None and len(same.rows):
+        related = same.quality.cosine[0] >= UNRELATED or bool(same.hits.mean() >= RELATED_FIND)
     X, Y = in_span(X, Y) if related else (*in_span(X), *in_span(Y))
     folds = folds if X is whole[0] and Y is whole[1] else [*parted(X, Y)]
     measure = partial(_LeftOut, X, Y, folds)
