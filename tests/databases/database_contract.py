@@ -760,8 +760,11 @@ class DatabaseContract:
             return len(list(Path("/proc/self/fd").iterdir()))
 
         gc.freeze()  # what other tests made is not searched again for each of these
-        first = [count() for _ in range(3)]  # a client may open what it then keeps for all
-        assert count() <= first[-1]
+        try:
+            first = [count() for _ in range(3)]  # a client may open what it then keeps for all
+            assert any(count() <= first[-1] for _ in range(5))  # a server in this process may close its ends later
+        finally:
+            gc.unfreeze()
 
     def test_what_others_gave_a_name_of_ours_is_refused_and_left_alone(self, tmp_path):
         ids, vectors, others = make_rows(self.id_types[0], 20)
