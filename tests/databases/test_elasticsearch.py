@@ -175,7 +175,13 @@ class TestServer(DatabaseContract):
         return '{"term": {"kind": "image"}}'
 
 
-@pytest.fixture(params=[("elasticsearch", "8.15.0"), ("elasticsearch", "9.2.1"), ("opensearch", "2.19.0")])
+@pytest.fixture(
+    params=[
+        pytest.param(("elasticsearch", "8.15.0"), marks=pytest.mark.long),
+        ("elasticsearch", "9.2.1"),
+        pytest.param(("opensearch", "2.19.0"), marks=pytest.mark.long),
+    ]
+)
 def docs(request, monkeypatch):
     """30 documents behind the alias ``docs``: vectors in an object or under a name with a dot, and a second field."""
     product, version = request.param

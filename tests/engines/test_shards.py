@@ -90,7 +90,7 @@ def slurm_answers():
     return bool(nodes.stdout.strip())
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_an_array_of_slurm_is_cancelled_and_submitted_again(made):
     if not slurm_answers():  # asked here, because it takes seconds and every process collects all tests
         pytest.skip("needs a Slurm cluster whose nodes see this folder")

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -147,12 +148,18 @@ def mapping(dim: int) -> Path:
 
 def run_commands(path: Path) -> None:
     """Map and list a file by the commands: an output and exit 0, or one sentence, exit 2 and nothing left behind."""
-    dim = 4
-    with contextlib.suppress(CongruenceError):
-        dim = min(open_source(path).dim, 50)
+    dim, spec = 4, str(path)
+    for _ in range(4):
+        try:
+            dim = min(open_source(spec).dim, 50)
+        except CongruenceError as error:  # of several contents the first is taken, as the refusal tells
+            if found := re.search(r"contains (\S+) .* Write (.*)<\w+>\.", str(error)):
+                spec = found[2] + found[1]
+                continue
+        break
     place = mapping(dim).parent
     options = ("-o", place / "out.npy", "--set", "check=false", "--set", "allow_zero_rows=true")
-    for words in (("inspect", path), ("transform", mapping(dim), path, *options)):
+    for words in (("inspect", spec), ("transform", mapping(dim), spec, *options)):
         shown, sys.argv, code = io.StringIO(), ["congruence", *map(str, words)], 0
         try:
             with (

@@ -209,6 +209,7 @@ def test_a_figure_says_which_embeddings_it_was_made_of(tmp_path, here):
     assert json.loads((tmp_path / "out/results.json").read_text())["embeddings"] == "real"
 
 
+@pytest.mark.long
 def test_published_clips_are_measured_as_numpy_does(shared):
     file = shared("clip_rn50_vitb32.npz")
     rows = run("fig11", models="clip", file=file, seeds=1, parameters={"share": 1.0}).results["rows"]

@@ -71,6 +71,7 @@ def test_few_anchors_of_a_true_rotation_are_mapped_with_more():
     assert certify(*sides(p, slice(0, 300)), **options).verdict.action == "map"
 
 
+@pytest.mark.long
 def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
