@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from congruence.errors import CongruenceWarning
 
@@ -23,6 +24,8 @@ settings.register_profile(
 )
 settings.register_profile("costly", settings.get_profile("ci"), max_examples=10)  # many take 40 ms per example
 settings.load_profile("ci")
+# Examples would contain numbers out of the source of all modules that happen to be loaded: other ones in each worker.
+providers._get_local_constants = providers.Constants
 
 
 @pytest.hookimpl(wrapper=True)
