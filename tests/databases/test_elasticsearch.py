@@ -72,6 +72,7 @@ def documents(server, name):
 class TestServer(DatabaseContract):
     """Readers use the alias ``items``, which points to the index ``items_v1``."""
 
+    kind = "elasticsearch"
     slow = True
     id_types = ("text",)
     any_names = False

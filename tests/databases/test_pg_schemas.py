@@ -804,7 +804,7 @@ class Server:
         return connection
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[18, 16], ids=["18-superuser", "16-owner"])
 def server(request):
     server = Server(request.param)
     yield server
@@ -812,13 +812,11 @@ def server(request):
     server.server.remove()
 
 
-#: Each case is run by a superuser of the newest server or by the owner of an older one, in turn, unless it needs one.
-RUNS = [(case.only or (18, 16)[k % 2], name) for k, (name, case) in enumerate(CASES.items())]
-
-
-@pytest.mark.parametrize(("server", "name"), sorted(RUNS, reverse=True), indirect=["server"])
+@pytest.mark.parametrize("name", CASES)
 def test_a_schema_goes_on_working(server, name):
     case = CASES[name]
+    if case.only not in (None, server.version):
+        pytest.skip("the server has no such schema")
     probes = [*case.probes]
     if case.usual:
         probes = [*CATALOG, *READS, *WRITES, *case.probes]
