@@ -35,7 +35,8 @@ SLOW = {
 
 def test_every_suffix_data_set_and_kind_of_map_has_a_target():
     assert {f"vectors{suffix or ' folder'}" for suffix in suffixes()} <= {*TARGETS}
-    assert {f"column{suffix or ' folder'}" for suffix in suffixes(lambda one: one.read_column is not None)} <= {*TARGETS}
+    columns = suffixes(lambda one: one.read_column is not None)
+    assert {f"column{suffix or ' folder'}" for suffix in columns} <= {*TARGETS}
     assert {f"image{suffix}" for suffix in SUFFIXES["image"]} <= {*TARGETS}
     assert {f"dataset {name}" for name in DATASETS} <= {*TARGETS}
     assert {f"map {kind}{more}" for kind in MAPS for more in ("", ", right checksums")} <= {*OWN}
