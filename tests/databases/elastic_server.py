@@ -291,9 +291,11 @@ class Server(ThreadingHTTPServer):
                 return self.bulk(index, body, params)
             case "POST", ["_delete_by_query"]:
                 gone = [one for one, doc in index.seen.items() if index.matches(body["query"], doc)]
-                for one in gone:
-                    index.docs.pop(one, None)
-                return {"deleted": len(gone), "version_conflicts": 0, "failures": [], "timed_out": False}
+                same = [one for one in gone if index.docs.get(one) is index.seen[one]]  # no conflict of versions
+                for one in same:
+                    del index.docs[one]
+                conflicts = len(gone) - len(same)
+                return {"deleted": len(same), "version_conflicts": conflicts, "failures": [], "timed_out": False}
             case "PUT", ["_doc", one]:
                 old = index.put(one, body, params, None)
                 return {"_id": one, "result": "updated" if old else "created"}

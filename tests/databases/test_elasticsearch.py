@@ -6,6 +6,7 @@ import logging
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from database_contract import BETWEEN, DIM, DIM_NEW, DatabaseContract, UserRow, make_rows, run
 from elastic_server import KEY, Server, flat
@@ -330,3 +331,12 @@ def test_another_server_is_no_elasticsearch(monkeypatch):
     for server in serving(product="opensearch"):
         with pytest.raises(errors.DatabaseError, match="not Elasticsearch"):
             open_database(server.address.replace("opensearch", "elasticsearch"))
+
+
+def test_what_was_written_since_the_last_refresh_is_deleted_too(docs):
+    with open_database(docs.address, column="other") as database, client_of(docs) as client:
+        run(database)
+        new = docs.find("docs").name + "__congruence_new"
+        write(docs, client, new, "d2", {"n": 5}, routing="r2")
+        database.delete(pa.array(["d1", "d2"]))
+        assert docs.find(new).docs.keys() == {f"d{k}" for k in range(30)} - {"d1", "d2"}

@@ -99,7 +99,7 @@ class Elasticsearch(CollectionDatabase):
         path = "/" + "/".join(filter(None, (quote(index, safe=""), path)))
         found = self._call(self._perform, method, path, params=params, headers=headers, body=body)
         answer = getattr(found, "body", found)
-        failed = answer.get("timed_out") or (answer.get("_shards") or {}).get("failed")
+        failed = answer.get("timed_out") or answer.get("failures") or (answer.get("_shards") or {}).get("failed")
         refusals.refuse(failed, "no answer", self._address.shown, reason="it was not of all shards")
         return answer
 
@@ -305,6 +305,7 @@ class Elasticsearch(CollectionDatabase):
     def _delete(self, collection: str, ids: list[Any]) -> None:
         for start in range(0, len(ids), _IDS):
             body = {"query": {"ids": {"values": ids[start : start + _IDS]}}}
+            self._ask("POST", collection, "_refresh")  # what was written since is not found, or is passed over
             self._ask("POST", collection, "_delete_by_query", body, conflicts="proceed")
 
     def info(self) -> DatabaseInfo:
