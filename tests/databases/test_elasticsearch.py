@@ -340,3 +340,10 @@ def test_what_was_written_since_the_last_refresh_is_deleted_too(docs):
         write(docs, client, new, "d2", {"n": 5}, routing="r2")
         database.delete(pa.array(["d1", "d2"]))
         assert docs.find(new).docs.keys() == {f"d{k}" for k in range(30)} - {"d1", "d2"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:x", "127.0.0.1:99999", ""])
+@pytest.mark.parametrize("scheme", ["elasticsearch+http", "opensearch+https", "chroma+http", "milvus+http"])
+def test_an_address_that_is_none_is_refused(scheme, host):
+    with pytest.raises(errors.CongruenceError):
+        open_database(f"{scheme}://{host}")

@@ -84,7 +84,10 @@ class Elasticsearch(CollectionDatabase):
     def _open_client(self, headers: dict[str, str]) -> None:
         parts, elastic = urlsplit(self._address.text), self._address.scheme.startswith("elastic")
         host, where = parts.netloc.rpartition("@")[2], parts.scheme.rpartition("+")[2]
-        url = f"{where}://{host}{'' if parts.port else ':9200'}{parts.path.rstrip('/')}"
+        port = self._call(getattr, parts, "port")  # an error if it is no number
+        if not parts.hostname:
+            raise DatabaseError(f"{self._address.shown} names no host.", f"Write {self._address.scheme}://host:9200.")
+        url = f"{where}://{host}{'' if port else ':9200'}{parts.path.rstrip('/')}"
         options = {"headers": headers, "max_retries": 3, "retry_on_timeout": True, "retry_on_status": (429, 502, 503)}
         options |= {name: values[0] for name, values in parse_qs(parts.query).items() if name == "ca_certs"}
         options["request_timeout" if elastic else "timeout"] = _TIMEOUT
