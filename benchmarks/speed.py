@@ -7,7 +7,8 @@ call above what the process used before. An alternative that does less than ours
 alternative is a database or a trainer have benchmarks of their own (``migrate_copies.py``, ``klot.py``,
 ``bench_train.py``, ``bench_progressive.py``).
 
-``--growth`` measures some jobs at growing sizes instead, and prints the exponents of time and memory in each.
+``--growth`` measures some jobs at growing sizes instead, and prints the exponents of time and memory in each, and what
+ten million and a billion rows would cost by these.
 """
 
 from __future__ import annotations
@@ -488,6 +489,18 @@ def growth(most: int, only: list[str]) -> Iterator[dict[str, object]]:
             yield {"job": name, "axis": axis, "points": points, "time": slope[0], "memory": slope[1]}
 
 
+def costs(one: dict[str, object], rows: int) -> str:
+    """Say what so many rows would cost, computed from the largest measured number of rows and the exponents of growth
+    (of time at least 1, of memory at least 0).
+    """
+    n, seconds, memory = one["points"][-1]
+    hours = seconds * (rows / n) ** max(one["time"], 1) / 3600
+    gigabytes = memory * (rows / n) ** max(one["memory"], 0) / 1000
+    machines = -(-hours // (16 * 24)) if one["job"] == "transform" else hours / 24
+    unit = "machines of 16 cores for a day" if one["job"] == "transform" else "days of one core"
+    return f"{hours:,.2g} h, {gigabytes:,.2g} GB, {machines:,.2g} {unit}"
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="rows whose names contain one of these")
@@ -501,6 +514,10 @@ def main() -> None:
         for one in growth(options.most, options.only):
             results.append(one)
             write_json(options, results)  # so far
+        print("\n| job | ten million rows, computed | a billion rows, computed |\n| --- | --- | --- |")
+        for one in results:
+            if one["axis"] == "rows":
+                print(f"| {one['job']} | {costs(one, 10**7)} | {costs(one, 10**9)} |")
         return
     print("| job | ours | alternative | ours ÷ alternative |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:

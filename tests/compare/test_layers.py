@@ -79,6 +79,7 @@ def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
     assert 17 <= np.sum(np.array(corrected) <= 0.5) <= 43  # 30 expected, sd 3.9
 
 
+@pytest.mark.long
 def test_the_null_of_the_best_is_above_that_of_any_pair():
     found = compare_layers(*stacks(40, ((5,) * 4, (5,) * 4)), permutations=100)
     assert found.best_null_mean > found.null_mean.max() + found.null_sd.mean()

@@ -146,6 +146,7 @@ def test_given_unrelated_texts_are_used():
     assert found[1].auc == 1
 
 
+@pytest.mark.long
 def test_the_same_seed_repeats_and_arrays_are_left_alone():
     images, texts = pairs()
     kept = images.copy(), texts.copy()

@@ -137,6 +137,7 @@ def test_means_of_another_model_are_refused(old, new):
     assert congruence.fit(*pairs, modality="text", means={"image": rows}, check=False)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     share=st.sampled_from([0, 0.05, 0.3, 0.5, 0.95, 1]),

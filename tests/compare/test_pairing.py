@@ -31,6 +31,7 @@ def test_true_pairs_pass_and_shuffled_ones_fail():
     assert "do not look paired" in bad.sentence
 
 
+@pytest.mark.long
 def test_false_alarms_are_as_rare_as_promised():
     """A test at level α rejects in at most a share α of the cases; Bonferroni makes it a little less."""
     rng = np.random.default_rng(0)
@@ -105,6 +106,7 @@ def test_bad_input():
         check_pairing(np.ones((30, 3)), np.ones((29, 3)))
 
 
+@pytest.mark.long
 def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
     p = rigid_problem(1500, 10, noise=0.2, random_state=0)
     Y, rows = shuffled(p.Y, 0.05)
@@ -128,6 +130,7 @@ def test_true_image_text_pairs_are_not_accused(lvis):
     assert accused <= 1
 
 
+@pytest.mark.long
 def test_drowned_pairs_are_no_reason_to_say_not_paired(lvis):
     X, Y = lvis["text_openai_vitb32"][:200], lvis["text_eva02_b16"][:200]
     noisy = Y + 2.0 * np.random.default_rng(0).standard_normal(Y.shape)

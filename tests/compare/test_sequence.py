@@ -13,7 +13,7 @@ def names(lvis):
     return lvis["text_openai_vitb32"], lvis["text_eva02_b16"]  # sorted by name
 
 
-@pytest.mark.parametrize(("lag", "n"), [(1, 100), (-1, 100), (7, 100), (-30, 300)])
+@pytest.mark.parametrize(("lag", "n"), [(1, 100), (-1, 100), (7, 100), pytest.param(-30, 300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("sort", [True, False])
 def test_a_file_that_is_off_is_found_with_its_lag(names, lag, n, sort):
     X, Y = names
@@ -83,7 +83,9 @@ def make(kind, X, Y, rng, n):
     return X[:n], Y[:n]
 
 
-@pytest.mark.parametrize("kind", ["plain", "copies", "near copies", "six items", "noisy", "periodic"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "copies", "near copies", "six items", "noisy", pytest.param("periodic", marks=pytest.mark.long)]
+)
 def test_true_pairs_in_any_order_are_not_accused(names, kind):
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -142,7 +144,7 @@ def other_order(kind, n, Y):
 
 
 @pytest.mark.parametrize("kind", ["first half reversed", "blocks exchanged", "neighbors exchanged"])
-@pytest.mark.parametrize("sort", [True, False])
+@pytest.mark.parametrize("sort", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_half_wrong_files_are_found_and_put_right(names, kind, sort):
     n, (X, Y) = 400, names
     if not sort:
@@ -184,6 +186,7 @@ def test_items_of_two_dimensions_are_no_copies(kind):
     assert 190 <= min(check_pairing(*twice, permutations=99).distinct) <= 200
 
 
+@pytest.mark.long
 def test_a_lag_that_is_likely_but_not_sure_is_no_yes(shared):
     """A third of photos and captions exchanged as blocks: at least "cannot tell", and not "paired"."""
     with np.load(shared("coco500_openai_vitb16.npz"), allow_pickle=False) as data:

@@ -150,6 +150,7 @@ def test_means_are_those_of_evaluate(maps, found):
     ]
 
 
+@pytest.mark.long
 def test_900_pairs_are_seen_to_be_better_than_200_on_lvis(found):
     comparison, _ = found
     better = {row.metric for row in comparison.rows if row.low > 0 and row.adjusted_p_value < 0.05}
@@ -175,6 +176,7 @@ def test_a_map_is_no_better_than_itself_and_the_order_turns_the_sign(maps, texts
         assert (a.difference, a.wins, a.p_value) == pytest.approx((-b.difference, b.losses, b.p_value))
 
 
+@pytest.mark.long
 def test_equally_good_predictions_are_told_apart_as_rarely_as_the_level_says():
     """Both are the truth and noise of the same law: exchangeable query by query.
 

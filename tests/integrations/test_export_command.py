@@ -57,6 +57,7 @@ def test_onnx(here, data, name, arguments, side, normalize):
     np.testing.assert_allclose(got, expected(MAPS[name], A, side, normalize), atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 def test_sentence_transformers(here, data):
     library = pytest.importorskip("sentence_transformers")

@@ -32,11 +32,14 @@ def readers():
     return [thread for thread in threading.enumerate() if thread.name.startswith("congruence: rows")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect():
+    gc.freeze()  # a collection of all of torch's objects takes a second, of what these tests make a moment
+
+
 @pytest.fixture(autouse=True)
 def no_thread_stays():
     yield
-    if not readers():
-        return  # collecting a process full of torch's objects takes most of a second
     gc.collect()
     until = time.monotonic() + 10
     while readers() and time.monotonic() < until:
@@ -185,7 +188,9 @@ def test_an_error_met_ahead_is_raised_where_its_rows_are_needed(tmp_path):
     rows.close()
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".h5"])
+@pytest.mark.parametrize(
+    "suffix", [".npy", *(pytest.param(one, marks=pytest.mark.long) for one in (".npz", ".safetensors", ".h5"))]
+)
 def test_a_file_cut_while_in_use(suffix, tmp_path):
     path = write(tmp_path / f"v{suffix}", numbered(3000))
     rows = StreamedRows(open_source(path), 500)

@@ -119,6 +119,7 @@ def test_scikit_learns_own_contract():
         fresh.transform(P.X)
 
 
+@pytest.mark.long
 def test_real_text_encoders_are_aligned_without_pairs(lvis):
     """OpenAI ViT-B/32 to EVA-02 on 250 class names."""
     rng = np.random.default_rng(0)

@@ -207,6 +207,7 @@ def test_the_interval_is_of_images_not_of_rows(data):
     assert apart["high"] - apart["low"] < 0.5 * (once["high"] - once["low"])
 
 
+@pytest.mark.long
 def test_only_the_test_rows_of_the_training_are_measured_on(data):
     mapping = trained(data)
     test = split_by_group(data.groups, random_state=5)[2]

@@ -110,6 +110,7 @@ def test_another_function_of_the_same_name_is_another_run(world, tmp_path):
         train(lambda X, Y, TX, TY: 2 * (X * X).mean())
 
 
+@pytest.mark.long
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
     teacher = ProcrustesHeads(n_components=8).fit(*world.pairs)

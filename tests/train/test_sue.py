@@ -94,6 +94,7 @@ def test_it_learns(latent, retrieval):
     assert [layer["kind"] for layer in fitted.source_layers_][-2:] == ["linear", "residual"]
 
 
+@pytest.mark.long
 def test_the_last_stage_moves_the_source_towards_the_target(latent):
     U = latent.U[latent.U[:, 0] > np.median(latent.U[:, 0])]  # half of the images have no kin among the texts
     few, many = (

@@ -384,6 +384,7 @@ def test_a_kept_teacher_is_accurate_enough_for_students_that_come_near_it():
     assert info.converged
 
 
+@pytest.mark.long
 def test_plans_that_nearly_agree_are_solved_until_their_difference_is_known():
     TX, TY = unit(60, 8, 0), unit(60, 8, 1)
     T = TX @ TY.T
@@ -475,6 +476,7 @@ def peak(run):
     return read("VmHWM") - before
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are counted by Linux")
 def test_memory(monkeypatch):
     n = 3000

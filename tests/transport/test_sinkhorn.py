@@ -204,6 +204,7 @@ def test_masses_differ_by_a_factor():
     assert whole.marginal_error == unit.marginal_error
 
 
+@pytest.mark.long
 def test_the_limits_of_epsilon():
     A = np.random.default_rng(0).random((6, 6))
     np.testing.assert_allclose(sinkhorn(A, 1e6).plan(), 1 / 36, rtol=1e-5)

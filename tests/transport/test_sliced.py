@@ -83,6 +83,7 @@ def test_linear_on_a_grid_against_pot(n, m, d, monkeypatch):
     assert found == pytest.approx(corrected, abs=1e-9)
 
 
+@pytest.mark.long
 def test_the_grid_tends_to_the_integral():
     X, Y = cloud(30, 4), cloud(20, 4, 1, lean=0.5)
     exact = sliced_wasserstein_sphere(X, Y, variant="linear")

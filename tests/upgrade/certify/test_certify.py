@@ -24,6 +24,7 @@ def embed(rows, ids=None, **space):
     return Embeddings(np.asarray(rows), ids=ids, space=Space(**space))
 
 
+@pytest.mark.long
 def test_bounds_that_say_nothing_are_left_out():
     """Of models that are a rotation of each other, the theorems say something; of noisy ones, they do not."""
     exact, noisy = (
@@ -136,6 +137,7 @@ def test_queries_the_anchors_never_covered_are_noticed():
     assert certificate.covered["image"] < 0.6
 
 
+@pytest.mark.long
 def test_labels_turn_texts_into_classes():
     p = problem(classes=8)
     names = [f"class {k}" for k in range(8)]

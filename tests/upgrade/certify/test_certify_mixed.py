@@ -45,6 +45,7 @@ def certificate(big):
     return certified(big, 300, rows=100_000, encode_rate=50.0, price=0.001)
 
 
+@pytest.mark.long
 def test_the_forecast_is_what_a_progressive_migration_of_other_items_reaches(big, certificate):
     ours, theirs = prompts(big)
     mapping = fit(big.source_images[:300], big.target_images[:300], method="orthogonal", modality="image", check=False)

@@ -65,6 +65,7 @@ def test_judged_queries_are_scored_by_what_they_find(p):
         certify(*images, qrels=qrels, **QUICK)
 
 
+@pytest.mark.long
 def test_arrays_do_not_collide_and_rows_without_a_partner_are_counted(p):
     old, new = p.source_images, p.target_images
     found = certify(old[:100], new[:100], labels=p.labels[:100], **QUICK)
@@ -95,6 +96,7 @@ def test_no_query_is_scored_by_means_that_include_it(p):
     np.testing.assert_array_equal(*(one.fit().rotation_ for one in (unseen, seen)))  # the same map is saved
 
 
+@pytest.mark.long
 def test_the_maps_that_are_kept_are_those_that_were_measured(p, here, tmp_path):
     texts = [Embeddings(X[200:260]) for X in (p.source_texts, p.target_texts)]
     images = [{"image": X[:120]} for X in (p.source_images, p.target_images)]

@@ -89,6 +89,7 @@ def test_dealing_keeps_groups_together():
     assert np.ptp(np.bincount(deal(np.arange(103), 10, rng))) == 1
 
 
+@pytest.mark.long
 def test_a_twin_among_the_anchors_lends_no_score():
     """Groups unrelated across models: nothing carries over to new ones, but a map fitted on a twin knows the item."""
     (source, target), _ = grouped(300, 4, d=120)

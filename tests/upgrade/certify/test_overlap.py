@@ -128,6 +128,7 @@ def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
     assert control["random_rotation"] == pytest.approx(10 / 119, abs=0.05)
 
 
+@pytest.mark.long
 def test_texts_of_other_items_search_both_stores():
     p = upgrade_problem(160, 24, source_noise=0.6, target_noise=0.4, shared=0.9, random_state=0)
     source, target = images(p.source_images[:120], p.target_images[:120])
