@@ -33,10 +33,11 @@ FEWEST = 20
 
 #: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
 #: both sides shares, and pairs of the sample and of stretches of the file are tested.
-_TESTED, _LEADING = 5000, 64
+_TESTED, _LEADING = 3000, 64
 
-#: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
-_FOLD_ROWS = 500
+#: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
+#: only make the null more precise.
+_FOLD_ROWS, _SCORED = 500, 1800
 
 #: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
 #: rows.
@@ -208,10 +209,13 @@ def check_pairing(
     stretches, sample, many = sample_rows(n), np.arange(n), None
     if n > _TESTED:
         some = np.sort(rng.choice(n, _TESTED - len(stretches), replace=False))
-        many = _ManyPairs(A, B, *(_CenteredRows.of(side[some], rng) for side in (A, B)))
+        source, target = (_CenteredRows.of(side[some], rng) for side in (A, B))
+        many = _ManyPairs(A, B, source, target)
         stretches = sample_rows(n, many.evidence)
         sample = np.union1d(stretches, some)
-    source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
+        source, target = source.of_rows(A[sample]), target.of_rows(B[sample])
+    else:
+        source, target = (_CenteredRows.of(side, rng) for side in (A, B))
     inside = np.searchsorted(sample, stretches)
     alike, items, distinct = _count_items(source, target, inside, n)
     if many:  # neighbors in a file may be copies: the numbers are those of rows drawn at random
@@ -422,6 +426,7 @@ class _CenteredRows:
 
     @classmethod
     def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
+        """Choose the coordinates by rows (n, d)."""
         mean = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
         centered = Z - mean
         n, d = Z.shape
@@ -430,17 +435,22 @@ class _CenteredRows:
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(sample) > _WIDTH:
             # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
-            probe = rng.standard_normal((len(sample), _WIDTH)).astype(sample.dtype)
+            probe = rng.standard_normal((len(sample), _WIDTH), np.float32).astype(sample.dtype, copy=False)
             sample = (sample.T @ (sample @ (sample.T @ probe))).T
         basis = np.linalg.qr(sample.T)[0]
-        rows = centered @ basis
+        return cls(centered[:0], np.zeros(0), mean, basis).of_rows(Z)
+
+    def of_rows(self, Z: np.ndarray) -> _CenteredRows:
+        """Return other rows (m, d) in the same coordinates."""
+        centered = Z - self.mean
+        rows = centered @ self.basis
         rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
-        return cls(rows, np.maximum(rest, 0).astype(np.float64), mean, basis)
+        return replace(self, rows=rows, rest=np.maximum(rest, 0).astype(np.float64))
 
     @property
     def directions(self) -> np.ndarray:
         """The rows divided by their full norms."""
-        return _directions(self.rows, self.rest).astype(np.float32)
+        return _directions(self.rows, self.rest).astype(np.float32, copy=False)
 
     @property
     def excess(self) -> float:
@@ -467,25 +477,28 @@ def _held_out(
     source: _CenteredRows, target: _CenteredRows, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
-    own = np.empty(len(source.rows))
-    reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
+    whole, scored = CrossMoments.total(by_part), np.cumsum([0, *map(len, parts)])[:-1] < _SCORED
+    own, orders = [], np.empty((0, 0), int)
+    parts = [part for part, counts in zip(parts, scored, strict=True) if counts]
+    reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
-        train = CrossMoments.total(by_part[:k] + by_part[k + 1 :])
-        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
-        x = _directions((source.rows[part] - train.source_mean) @ rotation)
-        y = _directions(target.rows[part] - train.target_mean, target.rest[part])
-        own[part] = np.einsum("ij,ij->i", x, y)
+        train = whole.without(by_part[k])
+        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1)).astype(source.rows.dtype)
+        x = _directions((source.rows[part] - train.source_mean.astype(source.rows.dtype)) @ rotation)
+        y = _directions(target.rows[part] - train.target_mean.astype(target.rows.dtype), target.rest[part])
+        own.append(np.einsum("ij,ij->i", x, y))
         m = min(len(part), _FOLD_ROWS)
         cosines = x[:m] @ y[:m].T
-        rows = np.arange(m)
-        reached[k] = cosines[rows, rows].mean()
-        null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
+        reached[k] = own[k][:m].mean()
+        if orders.shape[1] != m:  # positions of re-paired rows in the table; folds of one size share them
+            orders = rng.permuted(np.tile(np.arange(m), (permutations, 1)), axis=1) + m * np.arange(m)
+        null[k] = cosines.take(orders).mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     # The mean over folds must exceed its null as well: wrong pairs can align by chance in a single fold.
     mean, pooled = (np.average(side, axis=0, weights=[len(part) for part in parts]) for side in (reached, null))
     overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
-    return _HeldOut(own, pooled, float(max(overall, min(1.0, len(parts) * by_fold.min()))))
+    return _HeldOut(np.concatenate(own), pooled, float(max(overall, min(1.0, len(parts) * by_fold.min()))))
 
 
 def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
@@ -513,7 +526,7 @@ def _centered_gram(rows: np.ndarray) -> np.ndarray:
 
 def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
     """Return rows divided by their norms, to whose squares ``rest`` is added."""
-    norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None]
+    norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None].astype(Z.dtype)
     return Z / np.where(norms > 0, norms, 1.0)
 
 

@@ -16,8 +16,8 @@ from congruence.linalg.procrustes import half_svd, rotation_from_svd
 #: Lags that are always tried, and numbers of further lags, and of places about which a part may be reversed.
 _WINDOW, _FURTHER = 50, 12
 
-#: Rows compared, in this many stretches of the file if it has more.
-_ROWS, _STRETCHES = 2000, 8
+#: Most rows of a file that is compared whole; of longer ones so many are, in this many stretches.
+_ROWS, _SAMPLED, _STRETCHES = 2000, 1000, 8
 
 #: Largest number of pairings that are tried from one start, each by maps fitted on the last.
 _SEARCH = 8
@@ -65,7 +65,7 @@ def sample_rows(n: int, evidence: np.ndarray | None = None) -> np.ndarray:
     """
     if n <= _ROWS:
         return np.arange(n)
-    length = _ROWS // _STRETCHES
+    length = _SAMPLED // _STRETCHES
     starts = np.linspace(0, n - length, _STRETCHES).astype(int)
     if evidence is not None:
         total = np.cumsum(evidence)
