@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 FEWEST = 20
 
 #: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
-#: both sides shares, and pairs of the sample and of stretches of the file are tested.
-_TESTED, _LEADING = 3000, 64
+#: both sides, drawn at random, shares, and pairs of the sample and of stretches of the file are tested.
+_TESTED, _DRAWN, _LEADING = 5000, 3000, 64
 
 #: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
 #: only make the null more precise.
-_FOLD_ROWS, _SCORED = 500, 1800
+_FOLD_ROWS, _SCORED = 700, 1800
 
 #: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
 #: rows.
@@ -208,7 +208,7 @@ def check_pairing(
     rng = np.random.default_rng(random_state)
     stretches, sample, many = sample_rows(n), np.arange(n), None
     if n > _TESTED:
-        some = np.sort(rng.choice(n, _TESTED - len(stretches), replace=False))
+        some = np.sort(rng.choice(n, _DRAWN, replace=False))
         source, target = (_CenteredRows.of(side[some], rng) for side in (A, B))
         many = _ManyPairs(A, B, source, target)
         stretches = sample_rows(n, many.evidence)
@@ -334,15 +334,15 @@ def _count_items(
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares = np.einsum("ij,ij->i", Z, Z)
+        Z /= np.sqrt(np.float32(max(float(squares.mean()), 1e-30)))
+        halves = np.float32(0.5 - 5e-7) * np.einsum("ij,ij->i", Z, Z)
         apart = Z @ Z.T
-        apart *= -2
-        apart += (1 - 1e-6) * (squares[:, None] + squares)
-        np.maximum(apart, 0.0, out=apart)
-        apart /= max(2 * float(squares.mean()), 1e-30)
-        np.sqrt(apart, out=apart)
+        apart -= halves
+        apart -= halves[:, None]
+        np.negative(apart, out=apart)
         near = _copy_distance(apart)
-        alike.append(apart <= near * _NEAR / _COPY)
-        copies.append(apart <= near)
+        alike.append(apart <= (near * _NEAR / _COPY) ** 2)
+        copies.append(apart <= near**2)
     counts = [len(np.unique(_leaders(each))) for each in (*copies, copies[0] & copies[1])]
     equal = np.arange(len(source.rows))
     if len(equal) > len(rows):
@@ -359,15 +359,15 @@ def _count_items(
 
 
 def _copy_distance(apart: np.ndarray) -> float:
-    """Return up to which distance rows are copies of one item: ``_COPY``, or less if items are no further apart, as on
-    a grid of few dimensions.
+    """Return up to which distance rows are copies of one item, from their squares: ``_COPY``, or less if items are no
+    further apart, as on a grid of few dimensions.
     """
     near = _COPY
     while near > 1e-4:
-        first, counts = np.unique(_leaders(apart <= near), return_counts=True)
+        first, counts = np.unique(_leaders(apart <= near**2), return_counts=True)
         copied = first[counts > 1]
         others = np.where(copied[:, None] == first, np.inf, apart[np.ix_(copied, first)]).min(axis=1)
-        if not len(copied) or np.median(others) > 2 * near:
+        if not len(copied) or np.median(others) > (2 * near) ** 2:
             break
         near /= 2
     return near

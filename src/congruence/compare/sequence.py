@@ -225,7 +225,9 @@ def _evidence(A: np.ndarray, B: np.ndarray, partner: np.ndarray, other: np.ndarr
             )
             np.matmul(a, b.T, out=out[half, part[0] : part[-1] + 1])
     for half in range(2):
-        out[half] /= max(float(out[half].std()), 1e-12)
+        flat = out[half].ravel()
+        variance = float(flat @ flat) / flat.size - float(flat.mean()) ** 2
+        out[half] /= np.float32(max(variance, 1e-24) ** 0.5)
     return out
 
 
