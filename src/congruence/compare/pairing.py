@@ -33,7 +33,7 @@ FEWEST = 20
 
 #: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
 #: both sides, drawn at random, shares, and pairs of the sample and of stretches of the file are tested.
-_TESTED, _DRAWN, _LEADING = 5000, 3000, 64
+_TESTED, _DRAWN, _LEADING = 4000, 2500, 64
 
 #: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
 #: only make the null more precise.
@@ -187,7 +187,7 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested; wrong pairs are looked
+    the 256 leading directions of their own side. Of more than 4,000 pairs a sample is tested; wrong pairs are looked
     for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/right_link.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
@@ -638,10 +638,11 @@ class _ManyPairs:
     def __init__(self, A: np.ndarray, B: np.ndarray, source: _CenteredRows, target: _CenteredRows) -> None:
         self.n = len(A)
         (x, _, into_x), (y, _, into_y) = whiten(source.directions), whiten(target.directions)
-        U, s, Vt = np.linalg.svd(x.T @ y, full_matrices=False)
+        svd = half_svd((x.T @ y).astype(np.float64))
+        scale = np.sqrt(svd.s[: svd.rank])
         x, y = (
-            _along(rows, side, into @ (turn * np.sqrt(s))[:, :_LEADING])
-            for rows, side, into, turn in ((A, source, into_x, U), (B, target, into_y, Vt.T))
+            _along(rows, side, into @ (turn * scale)[:, :_LEADING])
+            for rows, side, into, turn in ((A, source, into_x, svd.U), (B, target, into_y, svd.Vt.T))
         )
         # Scaled by what each row reaches with rows of the other side by chance.
         row, column = (np.einsum("ij,ij->i", z @ (other.T @ other), z) / self.n for z, other in ((x, y), (y, x)))
@@ -732,7 +733,7 @@ def _own_probability(evidence: np.ndarray) -> np.ndarray:
     n = len(evidence)
     ordered = np.sort(evidence)
     best, found = _LONE, None
-    for k in range(1, n // 3 + 1):
+    for k in [*range(1, n // 3 + 1), *range(n // 3 + 1, 2 * n // 3, max(1, n // 100))]:
         if ordered[k - 1] > _AS_RANDOM:
             break
         others = ordered[k:]
