@@ -637,21 +637,43 @@ class _ManyPairs:
 
     def __init__(self, A: np.ndarray, B: np.ndarray, source: _CenteredRows, target: _CenteredRows) -> None:
         self.n = len(A)
-        (x, _, into_x), (y, _, into_y) = whiten(source.directions), whiten(target.directions)
+        own = source.directions, target.directions
+        (x, _, into_x), (y, _, into_y) = map(whiten, own)
         svd = half_svd((x.T @ y).astype(np.float64))
         scale = np.sqrt(svd.s[: svd.rank])
-        x, y = (
-            _along(rows, side, into @ (turn * scale)[:, :_LEADING])
-            for rows, side, into, turn in ((A, source, into_x, svd.U), (B, target, into_y, svd.Vt.T))
-        )
-        # Scaled by what each row reaches with rows of the other side by chance.
-        row, column = (np.einsum("ij,ij->i", z @ (other.T @ other), z) / self.n for z, other in ((x, y), (y, x)))
-        self.x, self.y = (z / np.maximum(variance, 1e-24)[:, None] ** 0.25 for z, variance in ((x, row), (y, column)))
-        self.evidence = np.einsum("ij,ij->i", self.x, self.y).astype(np.float64)
+        turns = [(into @ (turn * scale)[:, :_LEADING]) for into, turn in ((into_x, svd.U), (into_y, svd.Vt.T))]
+        x, y = (z @ turn.astype(np.float32) for z, turn in zip(own, turns, strict=True))
+        means = x.mean(axis=0), y.mean(axis=0)
+        x, y = x - means[0], y - means[1]
+        # Rows are scaled by what each reaches with rows of the other side by chance.
+        chances = y.T @ y / len(y), x.T @ x / len(x)
+        self._sides = [
+            (rows, side.mean, (side.basis @ turn).astype(rows.dtype), mean, chance)
+            for rows, side, turn, mean, chance in zip((A, B), (source, target), turns, means, chances, strict=True)
+        ]
+        self.evidence = self._agreement()
+
+    def _along(self, side: int, rows: np.ndarray | slice) -> np.ndarray:
+        """Return rows of a side, in directions from its mean, along the leading directions."""
+        table, mean, turn, offset, chance = self._sides[side]
+        centered = table[rows] - mean
+        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
+        z = (centered @ turn / np.where(norms > 0, norms, 1.0)).astype(np.float32, copy=False) - offset
+        variance = np.einsum("ij,ij->i", z @ chance, z)
+        z /= np.maximum(variance, 1e-24)[:, None] ** 0.25
+        return z
+
+    def _agreement(self, first: np.ndarray | None = None, second: np.ndarray | None = None) -> np.ndarray:
+        """Return the evidence for source rows with target rows, one by one; by default for the given pairs."""
+        out = np.empty(self.n if first is None else len(first))
+        for part in blocks(len(out), 8 * max(side[0].shape[1] for side in self._sides), budget=2**21):
+            x, y = (self._along(k, part if rows is None else rows[part]) for k, rows in enumerate((first, second)))
+            out[part] = np.einsum("ij,ij->i", x, y)
+        return out
 
     def among(self, rows: np.ndarray) -> np.ndarray:
         """Return the evidence for each source row with each target row, square."""
-        return np.asarray(self.x[rows] @ self.y[rows].T, np.float64)
+        return np.asarray(self._along(0, rows) @ self._along(1, rows).T, np.float64)
 
     def begun(self, steps: list[Step]) -> list[Step]:
         """Return steps that begin before the stretch where each was found, at the row from which on it agrees better
@@ -665,7 +687,7 @@ class _ManyPairs:
             for one, sign in ((at, 1), (before, -1)):
                 partner = one.partner + one.step * (rows - one.row)
                 inside = (partner >= 0) & (partner < self.n)
-                gains[inside] += sign * np.einsum("ij,ij->i", self.x[rows[inside]], self.y[partner[inside]])
+                gains[inside] += sign * self._agreement(rows[inside], partner[inside])
             total, noise = np.cumsum(gains[::-1]), np.sqrt(np.cumsum(np.square(gains[::-1])))
             earlier = int(np.argmax(total)) + 1 if len(rows) else 0
             if earlier and total[earlier - 1] < 6 * noise[earlier - 1]:  # where no map is known, it is a random walk
@@ -673,17 +695,6 @@ class _ManyPairs:
             before = Step(at.row - earlier, at.partner - at.step * earlier, at.step)
             out.append(before)
         return out
-
-
-def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarray:
-    """Return the directions of rows from the mean of a side, turned from its coordinates."""
-    turn = (side.basis @ turn).astype(rows.dtype)
-    along = np.empty((len(rows), turn.shape[1]), np.float32)
-    for part in blocks(len(rows), rows.itemsize * rows.shape[1], budget=2**21):
-        centered = rows[part] - side.mean
-        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
-        along[part] = centered @ turn / np.where(norms > 0, norms, 1.0)
-    return along - along.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
