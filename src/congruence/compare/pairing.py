@@ -744,8 +744,10 @@ def _own_probability(evidence: np.ndarray) -> np.ndarray:
     n = len(evidence)
     ordered = np.sort(evidence)
     best, found = _LONE, None
-    for k in [*range(1, n // 3 + 1), *range(n // 3 + 1, 2 * n // 3, max(1, n // 100))]:
-        if ordered[k - 1] > _AS_RANDOM:
+    few = range(1, min(n // 3, int(np.searchsorted(ordered, _AS_RANDOM, "right"))) + 1)
+    for k in [*few, *range(n // 3 + 1, 2 * n // 3, max(1, n // 100))]:
+        # Of few the highest is as low as a random pair's; of many the middle is, and most are nearly.
+        if k > n // 3 and (ordered[k // 2] > _AS_RANDOM / 2 or ordered[int(0.84 * k)] > 2 * _AS_RANDOM):
             break
         others = ordered[k:]
         m = len(others)
