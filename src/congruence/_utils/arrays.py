@@ -121,9 +121,12 @@ def squared_norms(rows: np.ndarray) -> tuple[Any, float, float, bool]:
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     """Return whether rows (n, d), judged from evenly spaced ones, have unit norm; zero rows do not count."""
-    rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
-    with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
-        norms = np.linalg.norm(rows, axis=1)
+    rows = X[:: max(1, -(-len(X) // sample))]
+    if rows.dtype.char not in "fd":  # half and integers, whose squares need more digits
+        rows = rows.astype(np.float32 if rows.dtype == np.float16 else np.float64)
+    with np.errstate(over="ignore", under="ignore"):  # a row whose norm overflows is not a unit row
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    norms[norms == 0] = np.abs(rows[norms == 0]).max(axis=1, initial=0)  # nor is one whose squares vanish
     return bool(np.all(np.abs(norms[norms != 0] - 1) < UNIT_TOLERANCE) and (norms.any() or not len(norms)))
 
 

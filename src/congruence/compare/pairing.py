@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 FEWEST = 20
 
 #: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
-#: both sides shares, and pairs of the sample and of stretches of the file are tested.
-_TESTED, _LEADING = 5000, 64
+#: both sides, drawn at random, shares, and pairs of the sample and of stretches of the file are tested.
+_TESTED, _DRAWN, _LEADING = 4000, 2500, 64
 
-#: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
-_FOLD_ROWS = 500
+#: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
+#: only make the null more precise.
+_FOLD_ROWS, _SCORED = 700, 1800
 
 #: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
 #: rows.
@@ -186,7 +187,7 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested; wrong pairs are looked
+    the 256 leading directions of their own side. Of more than 4,000 pairs a sample is tested; wrong pairs are looked
     for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/right_link.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
@@ -207,11 +208,14 @@ def check_pairing(
     rng = np.random.default_rng(random_state)
     stretches, sample, many = sample_rows(n), np.arange(n), None
     if n > _TESTED:
-        some = np.sort(rng.choice(n, _TESTED - len(stretches), replace=False))
-        many = _ManyPairs(A, B, *(_CenteredRows.of(side[some], rng) for side in (A, B)))
+        some = np.sort(rng.choice(n, _DRAWN, replace=False))
+        source, target = (_CenteredRows.of(side[some], rng) for side in (A, B))
+        many = _ManyPairs(A, B, source, target)
         stretches = sample_rows(n, many.evidence)
         sample = np.union1d(stretches, some)
-    source, target = (_CenteredRows.of(side[sample] if many else side, rng) for side in (A, B))
+        source, target = source.of_rows(A[sample]), target.of_rows(B[sample])
+    else:
+        source, target = (_CenteredRows.of(side, rng) for side in (A, B))
     inside = np.searchsorted(sample, stretches)
     alike, items, distinct = _count_items(source, target, inside, n)
     if many:  # neighbors in a file may be copies: the numbers are those of rows drawn at random
@@ -330,15 +334,15 @@ def _count_items(
     for side in (source, target):
         Z = side.rows[rows].astype(np.float32)
         squares = np.einsum("ij,ij->i", Z, Z)
+        Z /= np.sqrt(np.float32(max(float(squares.mean()), 1e-30)))
+        halves = np.float32(0.5 - 5e-7) * np.einsum("ij,ij->i", Z, Z)
         apart = Z @ Z.T
-        apart *= -2
-        apart += (1 - 1e-6) * (squares[:, None] + squares)
-        np.maximum(apart, 0.0, out=apart)
-        apart /= max(2 * float(squares.mean()), 1e-30)
-        np.sqrt(apart, out=apart)
+        apart -= halves
+        apart -= halves[:, None]
+        np.negative(apart, out=apart)
         near = _copy_distance(apart)
-        alike.append(apart <= near * _NEAR / _COPY)
-        copies.append(apart <= near)
+        alike.append(apart <= (near * _NEAR / _COPY) ** 2)
+        copies.append(apart <= near**2)
     counts = [len(np.unique(_leaders(each))) for each in (*copies, copies[0] & copies[1])]
     equal = np.arange(len(source.rows))
     if len(equal) > len(rows):
@@ -355,15 +359,15 @@ def _count_items(
 
 
 def _copy_distance(apart: np.ndarray) -> float:
-    """Return up to which distance rows are copies of one item: ``_COPY``, or less if items are no further apart, as on
-    a grid of few dimensions.
+    """Return up to which distance rows are copies of one item, from their squares: ``_COPY``, or less if items are no
+    further apart, as on a grid of few dimensions.
     """
     near = _COPY
     while near > 1e-4:
-        first, counts = np.unique(_leaders(apart <= near), return_counts=True)
+        first, counts = np.unique(_leaders(apart <= near**2), return_counts=True)
         copied = first[counts > 1]
         others = np.where(copied[:, None] == first, np.inf, apart[np.ix_(copied, first)]).min(axis=1)
-        if not len(copied) or np.median(others) > 2 * near:
+        if not len(copied) or np.median(others) > (2 * near) ** 2:
             break
         near /= 2
     return near
@@ -422,6 +426,7 @@ class _CenteredRows:
 
     @classmethod
     def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
+        """Choose the coordinates by rows (n, d)."""
         mean = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
         centered = Z - mean
         n, d = Z.shape
@@ -430,17 +435,22 @@ class _CenteredRows:
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(sample) > _WIDTH:
             # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
-            probe = rng.standard_normal((len(sample), _WIDTH)).astype(sample.dtype)
+            probe = rng.standard_normal((len(sample), _WIDTH), np.float32).astype(sample.dtype, copy=False)
             sample = (sample.T @ (sample @ (sample.T @ probe))).T
         basis = np.linalg.qr(sample.T)[0]
-        rows = centered @ basis
+        return cls(centered[:0], np.zeros(0), mean, basis).of_rows(Z)
+
+    def of_rows(self, Z: np.ndarray) -> _CenteredRows:
+        """Return other rows (m, d) in the same coordinates."""
+        centered = Z - self.mean
+        rows = centered @ self.basis
         rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
-        return cls(rows, np.maximum(rest, 0).astype(np.float64), mean, basis)
+        return replace(self, rows=rows, rest=np.maximum(rest, 0).astype(np.float64))
 
     @property
     def directions(self) -> np.ndarray:
         """The rows divided by their full norms."""
-        return _directions(self.rows, self.rest).astype(np.float32)
+        return _directions(self.rows, self.rest).astype(np.float32, copy=False)
 
     @property
     def excess(self) -> float:
@@ -467,25 +477,28 @@ def _held_out(
     source: _CenteredRows, target: _CenteredRows, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
-    own = np.empty(len(source.rows))
-    reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
+    whole, scored = CrossMoments.total(by_part), np.cumsum([0, *map(len, parts)])[:-1] < _SCORED
+    own, orders = [], np.empty((0, 0), int)
+    parts = [part for part, counts in zip(parts, scored, strict=True) if counts]
+    reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
-        train = CrossMoments.total(by_part[:k] + by_part[k + 1 :])
-        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
-        x = _directions((source.rows[part] - train.source_mean) @ rotation)
-        y = _directions(target.rows[part] - train.target_mean, target.rest[part])
-        own[part] = np.einsum("ij,ij->i", x, y)
+        train = whole.without(by_part[k])
+        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1)).astype(source.rows.dtype)
+        x = _directions((source.rows[part] - train.source_mean.astype(source.rows.dtype)) @ rotation)
+        y = _directions(target.rows[part] - train.target_mean.astype(target.rows.dtype), target.rest[part])
+        own.append(np.einsum("ij,ij->i", x, y))
         m = min(len(part), _FOLD_ROWS)
         cosines = x[:m] @ y[:m].T
-        rows = np.arange(m)
-        reached[k] = cosines[rows, rows].mean()
-        null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
+        reached[k] = own[k][:m].mean()
+        if orders.shape[1] != m:  # positions of re-paired rows in the table; folds of one size share them
+            orders = rng.permuted(np.tile(np.arange(m), (permutations, 1)), axis=1) + m * np.arange(m)
+        null[k] = cosines.take(orders).mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     # The mean over folds must exceed its null as well: wrong pairs can align by chance in a single fold.
     mean, pooled = (np.average(side, axis=0, weights=[len(part) for part in parts]) for side in (reached, null))
     overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
-    return _HeldOut(own, pooled, float(max(overall, min(1.0, len(parts) * by_fold.min()))))
+    return _HeldOut(np.concatenate(own), pooled, float(max(overall, min(1.0, len(parts) * by_fold.min()))))
 
 
 def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
@@ -513,7 +526,7 @@ def _centered_gram(rows: np.ndarray) -> np.ndarray:
 
 def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
     """Return rows divided by their norms, to whose squares ``rest`` is added."""
-    norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None]
+    norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None].astype(Z.dtype)
     return Z / np.where(norms > 0, norms, 1.0)
 
 
@@ -624,20 +637,43 @@ class _ManyPairs:
 
     def __init__(self, A: np.ndarray, B: np.ndarray, source: _CenteredRows, target: _CenteredRows) -> None:
         self.n = len(A)
-        (x, _, into_x), (y, _, into_y) = whiten(source.directions), whiten(target.directions)
-        U, s, Vt = np.linalg.svd(x.T @ y, full_matrices=False)
-        x, y = (
-            _along(rows, side, into @ (turn * np.sqrt(s))[:, :_LEADING])
-            for rows, side, into, turn in ((A, source, into_x, U), (B, target, into_y, Vt.T))
-        )
-        # Scaled by what each row reaches with rows of the other side by chance.
-        row, column = (np.einsum("ij,ij->i", z @ (other.T @ other), z) / self.n for z, other in ((x, y), (y, x)))
-        self.x, self.y = (z / np.maximum(variance, 1e-24)[:, None] ** 0.25 for z, variance in ((x, row), (y, column)))
-        self.evidence = np.einsum("ij,ij->i", self.x, self.y).astype(np.float64)
+        own = source.directions, target.directions
+        (x, _, into_x), (y, _, into_y) = map(whiten, own)
+        svd = half_svd((x.T @ y).astype(np.float64))
+        scale = np.sqrt(svd.s[: svd.rank])
+        turns = [(into @ (turn * scale)[:, :_LEADING]) for into, turn in ((into_x, svd.U), (into_y, svd.Vt.T))]
+        x, y = (z @ turn.astype(np.float32) for z, turn in zip(own, turns, strict=True))
+        means = x.mean(axis=0), y.mean(axis=0)
+        x, y = x - means[0], y - means[1]
+        # Rows are scaled by what each reaches with rows of the other side by chance.
+        chances = y.T @ y / len(y), x.T @ x / len(x)
+        self._sides = [
+            (rows, side.mean, (side.basis @ turn).astype(rows.dtype), mean, chance)
+            for rows, side, turn, mean, chance in zip((A, B), (source, target), turns, means, chances, strict=True)
+        ]
+        self.evidence = self._agreement()
+
+    def _along(self, side: int, rows: np.ndarray | slice) -> np.ndarray:
+        """Return rows of a side, in directions from its mean, along the leading directions."""
+        table, mean, turn, offset, chance = self._sides[side]
+        centered = table[rows] - mean
+        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
+        z = (centered @ turn / np.where(norms > 0, norms, 1.0)).astype(np.float32, copy=False) - offset
+        variance = np.einsum("ij,ij->i", z @ chance, z)
+        z /= np.maximum(variance, 1e-24)[:, None] ** 0.25
+        return z
+
+    def _agreement(self, first: np.ndarray | None = None, second: np.ndarray | None = None) -> np.ndarray:
+        """Return the evidence for source rows with target rows, one by one; by default for the given pairs."""
+        out = np.empty(self.n if first is None else len(first))
+        for part in blocks(len(out), 8 * max(side[0].shape[1] for side in self._sides), budget=2**21):
+            x, y = (self._along(k, part if rows is None else rows[part]) for k, rows in enumerate((first, second)))
+            out[part] = np.einsum("ij,ij->i", x, y)
+        return out
 
     def among(self, rows: np.ndarray) -> np.ndarray:
         """Return the evidence for each source row with each target row, square."""
-        return np.asarray(self.x[rows] @ self.y[rows].T, np.float64)
+        return np.asarray(self._along(0, rows) @ self._along(1, rows).T, np.float64)
 
     def begun(self, steps: list[Step]) -> list[Step]:
         """Return steps that begin before the stretch where each was found, at the row from which on it agrees better
@@ -651,7 +687,7 @@ class _ManyPairs:
             for one, sign in ((at, 1), (before, -1)):
                 partner = one.partner + one.step * (rows - one.row)
                 inside = (partner >= 0) & (partner < self.n)
-                gains[inside] += sign * np.einsum("ij,ij->i", self.x[rows[inside]], self.y[partner[inside]])
+                gains[inside] += sign * self._agreement(rows[inside], partner[inside])
             total, noise = np.cumsum(gains[::-1]), np.sqrt(np.cumsum(np.square(gains[::-1])))
             earlier = int(np.argmax(total)) + 1 if len(rows) else 0
             if earlier and total[earlier - 1] < 6 * noise[earlier - 1]:  # where no map is known, it is a random walk
@@ -659,17 +695,6 @@ class _ManyPairs:
             before = Step(at.row - earlier, at.partner - at.step * earlier, at.step)
             out.append(before)
         return out
-
-
-def _along(rows: np.ndarray, side: _CenteredRows, turn: np.ndarray) -> np.ndarray:
-    """Return the directions of rows from the mean of a side, turned from its coordinates."""
-    turn = (side.basis @ turn).astype(rows.dtype)
-    along = np.empty((len(rows), turn.shape[1]), np.float32)
-    for part in blocks(len(rows), rows.itemsize * rows.shape[1], budget=2**21):
-        centered = rows[part] - side.mean
-        norms = np.sqrt(np.einsum("ij,ij->i", centered, centered))[:, None]
-        along[part] = centered @ turn / np.where(norms > 0, norms, 1.0)
-    return along - along.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -719,8 +744,10 @@ def _own_probability(evidence: np.ndarray) -> np.ndarray:
     n = len(evidence)
     ordered = np.sort(evidence)
     best, found = _LONE, None
-    for k in range(1, n // 3 + 1):
-        if ordered[k - 1] > _AS_RANDOM:
+    few = range(1, min(n // 3, int(np.searchsorted(ordered, _AS_RANDOM, "right"))) + 1)
+    for k in [*few, *range(n // 3 + 1, 2 * n // 3, max(1, n // 100))]:
+        # Of few the highest is as low as a random pair's; of many the middle is, and most are nearly.
+        if k > n // 3 and (ordered[k // 2] > _AS_RANDOM / 2 or ordered[int(0.84 * k)] > 2 * _AS_RANDOM):
             break
         others = ordered[k:]
         m = len(others)

@@ -96,11 +96,18 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float = 0.0) 
     rank = int(np.count_nonzero(s > max(1e-7 * s[0], share * scale / size)))
     if max_rank is not None:
         rank = min(rank, max_rank)
-    s[rank:] = 0.0
     near = vectors[:, ::-1][:, :rank]
-    far = side.T @ near / s[:rank]
+    far = side.T @ near
+    s[:rank] = np.sqrt(np.einsum("ij,ij->j", far, far))  # of small ones these are more digits
+    s[rank:] = 0.0
+    far /= s[:rank]
     U, V = (near, far) if narrow else (far, near)
     return CrossSVD(U, s * size, V.T, rank)
+
+
+def gram_error(s: np.ndarray, gains: np.ndarray) -> float:
+    """Return a bound on the error of ``U diag(gains) Vᵀ`` if singular values ``s`` (k,) > 0 came from ``half_svd``."""
+    return float(np.finfo(np.float64).eps * (gains * np.square(s[0] / s)).max())
 
 
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:

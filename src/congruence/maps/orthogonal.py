@@ -27,7 +27,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
-from congruence.linalg.procrustes import cross_svd, half_svd, near_identity, rotation_from_svd
+from congruence.linalg.procrustes import cross_svd, gram_error, half_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap
 from congruence.maps.readout import Measured, Readout, RowMeans, find_lift
@@ -38,6 +38,9 @@ Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
 
 #: Source and target mean.
 Means: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+#: Bound on the rounding error of a rotation below which it is computed by a Gram matrix, in half of the time.
+_ACCURATE = 1e-9
 
 #: Attributes computed from the moments. ``partial_fit`` drops them, and they are computed again when next used.
 _SOLVED = (
@@ -340,15 +343,22 @@ class OrthogonalMap(AffineMap):
         size = pooled_size(moments, center=self.center)
         # Subtracting the mean from equal rows leaves rounding error, which is not a direction of the data.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
-        # "full" fills the other directions as well.
-        if half and shrinkage != "full":
-            svd = half_svd(cross, max_rank=most, scale=max(size, error))
-        else:
-            svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
-        if svd.rank == 0:
-            raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other pairs.")
-        alignment = float(svd.s.sum() / size)
-        strength, gains = choose_gains(shrinkage, svd, alignment, given)
+        scale = max(size, error)
+        full = shrinkage == "full"  # which fills the directions that are not covered as well
+        # Half of the digits are enough if all directions are covered and weak ones get small gains.
+        quick = not full if half else min(cross.shape) <= most
+        while True:
+            if quick:
+                svd = half_svd(cross, max_rank=most, scale=scale)
+            else:
+                svd = cross_svd(cross, max_rank=most, scale=scale, complete=full)
+            if svd.rank == 0:
+                raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other pairs.")
+            alignment = float(svd.s.sum() / size)
+            strength, gains = choose_gains(shrinkage, svd, alignment, given)
+            if not quick or half or (svd.rank == len(svd.s) and gram_error(svd.s, gains) < _ACCURATE):
+                break
+            quick = False
         self.mean_directions_ = 0
         if self.identity:
             shrinkage, strength, gains = "full", None, np.ones(d_source)

@@ -214,6 +214,9 @@ def product(candidate: Candidate, kept: FittedPairs) -> Product:
     def turned(left: np.ndarray, right: np.ndarray, more: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
         return lambda rows: (rows @ left * gains) @ right + (0 if more is None else rows @ more)
 
+    if extra is None and svd.rank == len(svd.s):  # one product of the rows, not two
+        whole = (svd.U * gains) @ svd.Vt
+        return Product(lambda rows: rows @ whole.astype(rows.dtype), lambda rows: rows @ whole.T.astype(rows.dtype))
     return Product(turned(svd.U, svd.Vt, extra), turned(svd.Vt.T, svd.U.T, None if extra is None else extra.T))
 
 
@@ -372,11 +375,14 @@ def count_distinct(X: np.ndarray) -> float:
     """
     # By chance, since files repeat their kinds at regular distances; of copies one counts.
     drawn = np.random.default_rng(0).permutation(len(X))[:MOST_COUNTED]
-    rows = distinct(X[np.sort(drawn)], MOST_COUNTED).astype(np.float64)
-    rows /= max(float(np.abs(rows).max()), 1e-300)
-    rows -= rows.mean(axis=0)
-    values = np.linalg.eigvalsh(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows)
-    share = values[values > 1e-12 * max(values[-1], 1e-300)] / max(values.sum(), 1e-300)
+    rows = distinct(X[np.sort(drawn)], MOST_COUNTED)
+    dtype = np.result_type(rows.dtype, np.float32)
+    rows = np.divide(rows, max(float(np.abs(rows).max()), 1e-300), dtype=dtype)
+    rows -= rows.mean(axis=0, dtype=np.float64).astype(dtype)
+    gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+    values = np.linalg.eigvalsh(gram.astype(np.float64, copy=False))
+    least = 16 * np.finfo(dtype).eps if dtype == np.float32 else 1e-12
+    share = values[values > least * max(values[-1], 1e-300)] / max(values.sum(), 1e-300)
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
@@ -398,7 +404,11 @@ class _LeftOut:
             first = np.unique(duplicate_groups(X[test], Y[test]), return_index=True)[1]
             test = test[np.sort(first)]  # of copies none is a wrong answer for another, and all count once
             test = test[:: -(-len(test) * parts // MOST_COUNTED)]
-            x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
+            dtypes = (np.result_type(side.dtype, np.float32) for side in (X, Y))
+            x, y = (
+                np.subtract(side[test], mean.astype(dtype), dtype=dtype)
+                for side, mean, dtype in zip((X, Y), kept.means, dtypes, strict=True)
+            )
             mapped = forward(x)
             there, back = Measured.of(mapped, y, kept.means[1]), Measured.of(backward(y), x, kept.means[0])
             found.append([there, back])
@@ -431,7 +441,8 @@ class _LeftOut:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
         near = a @ b.T
-        tied = [near >= near.max(axis=axis, keepdims=True) - 1e-9 for axis in (0, 1)]
+        eps = 8 * np.finfo(near.dtype).eps  # equal rows may differ in the last digits of a product
+        tied = [near >= near.max(axis=axis, keepdims=True) - eps for axis in (0, 1)]
         return np.asarray(sum(found.diagonal() / found.sum(axis=axis) for axis, found in enumerate(tied)) / 2)
 
 
