@@ -84,6 +84,24 @@ def test_copies_tie_whatever_the_rounding(block_size):
     assert rsa(A, B) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda rng: rng.random(3000),
+        lambda rng: np.round(rng.random(3000), 2),
+        lambda rng: np.append(1e-15 * rng.random(100), rng.random(5000)),  # fewer than all have the same first digits
+        lambda rng: np.append(1e-15 * rng.random(3000), 1e6),
+        lambda rng: 1e-300 * rng.random(100),
+        lambda rng: np.ones(50),
+    ],
+)
+def test_numbers_are_sorted(values):
+    values = values(np.random.default_rng(0))
+    order = module._argsort(values)
+    np.testing.assert_array_equal(values[order], np.sort(values))
+    np.testing.assert_array_equal(np.sort(order), np.arange(len(values)))
+
+
 def test_close_pairs_far_from_the_origin_keep_their_digits():
     rng = np.random.default_rng(4)
     A = np.repeat(rng.standard_normal((10, 5)), 2, axis=0) + 1e-7 * rng.standard_normal((20, 5)) + 1e3

@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics import METRICS as ALL
-from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest, search
 from congruence.metrics.search import neighbor_overlap
 
 RNG = np.random.default_rng(0)
@@ -71,6 +71,28 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
             np.testing.assert_array_equal(nearest(big, 12, metric=metric), table)
     np.testing.assert_array_equal(nearest(big.astype(np.float64), 12, metric=metric), table)
     np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_half_of_the_products_are_enough(metric, ties, monkeypatch):
+    """Each product serves both of its rows; where very many rows tie, all are computed after all."""
+    big = (np.random.default_rng(0).standard_normal((700, 24)) + 2).astype(np.float32)
+    big[::7] = big[3]
+    if ties:
+        big[::2] = big[3]
+    tables = {k: nearest(big, k, metric=metric) for k in (1, 12)}
+    used = []
+    whole = search._by_symmetry
+    monkeypatch.setattr(search, "_by_symmetry", lambda *given: used.append(whole(*given)) or used[-1])
+    for name in ("_MANY", "_COSTLY"):
+        monkeypatch.setattr(search, name, 0)
+    for block_rows in (7, 64, 5000):
+        for k, table in tables.items():
+            with in_blocks(block_rows):
+                np.testing.assert_array_equal(nearest(big, k, metric=metric), table)
+    assert len(used) == 6
+    assert any(half is None for half in used) == ties
 
 
 @pytest.mark.parametrize("scale", [np.float32(1e30), np.float32(1e-30), 1e200, 1e-200])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -40,25 +41,31 @@ def hsic_unbiased(sums: KernelSums) -> Array:
     return (total - 2 / (n - 2) * sums.rows_off) / (n * (n - 3))
 
 
-def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e): by ‖XᵀY‖² in blocks, n·d·e
-    operations, or the Gram form, n²·(d + e), whichever is cheaper. Products of single-precision arrays run in their
-    precision, all others in that of the means; so do sums.
+def linear_sums(*sides: tuple[Array, Array], pairs: Sequence[tuple[int, int]]) -> list[KernelSums]:
+    """Return sums over the linear kernels of ``pairs`` of sides, rows X (n, d) and their mean: by ‖XᵀY‖² in blocks,
+    n·d·e operations, or the Gram form, n²·(d + e), whichever is cheaper. Products of single-precision arrays run in
+    their precision, all others in that of the means; so do sums.
     """
-    xp = namespace(X, Y)
-    n, d, e = X.shape[0], X.shape[1], Y.shape[1]
-    if d * e > n * (d + e):
-        A, B = xp.astype(X, x_mean.dtype) - x_mean, xp.astype(Y, y_mean.dtype) - y_mean
-        K, L = xp.matmul(A, A.T), xp.matmul(B, B.T)
-        k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
-        return _of_centered(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
-    cross, diagonal, first, second = (xp.zeros((), dtype=x_mean.dtype, device=device(X)) for _ in range(4))
-    for part in blocks(n, 16 * (d + e)):
-        A, k = _centered(X, part, x_mean)
-        B, m = (A, k) if Y is X else _centered(Y, part, y_mean)
-        cross = cross + xp.matmul(A.T, B)
-        diagonal, first, second = diagonal + xp.sum(k * m), first + xp.sum(k), second + xp.sum(m)
-    return _of_centered(xp.sum(cross * cross), diagonal, first, second, n)
+    xp = namespace(*(X for X, _ in sides))
+    n, widths, (_, mean) = sides[0][0].shape[0], [X.shape[1] for X, _ in sides], sides[0]
+    found: dict[tuple[int, int], KernelSums] = {}
+    for i, j in pairs:
+        if widths[i] * widths[j] > n * (widths[i] + widths[j]):
+            A, B = (xp.astype(X, m.dtype) - m for X, m in (sides[i], sides[j]))
+            K, L = xp.matmul(A, A.T), xp.matmul(B, B.T)
+            k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
+            found[i, j] = _of_centered(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
+    by_blocks = [pair for pair in pairs if pair not in found]
+    sums = {pair: [xp.zeros((), dtype=mean.dtype, device=device(mean))] * 4 for pair in by_blocks}
+    for part in blocks(n, 16 * sum(widths)) if by_blocks else ():
+        rows = [_centered(X, part, m) for X, m in sides]  # once for all pairs
+        for pair in by_blocks:
+            (A, k), (B, m) = (rows[side] for side in pair)
+            terms = xp.matmul(A.T, B), xp.sum(k * m), xp.sum(k), xp.sum(m)
+            sums[pair] = [total + term for total, term in zip(sums[pair], terms, strict=True)]
+    for pair, (cross, diagonal, first, second) in sums.items():
+        found[pair] = _of_centered(xp.sum(cross * cross), diagonal, first, second, n)
+    return [found[pair] for pair in pairs]
 
 
 def _centered(X: Array, part: slice, mean: Array) -> tuple[Array, Array]:

@@ -679,6 +679,8 @@ class OrthogonalMap(AffineMap):
         mean = self._for_rows(X, None, "plain").source_mean_
         A = to_numpy(self._check_source(X))
         kept = self.rank_ + self.mean_directions_
+        if kept == len(mean):
+            return np.ones(len(A))
         # Under "full" the rotation does not show which directions were covered.
         if self.gains_[self.rank_ :].any() and self.moments_:
             matrix, max_rank = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_

@@ -92,9 +92,7 @@ def _varying_pair(X: RowsLike, Y: RowsLike) -> tuple[ArrayNamespace, Array, Arra
 
 def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
     """Return HSIC of A with B, of A with itself and of B with itself, for linear kernels."""
-    first, second = (A, _means(A)), (B, _means(B))
-    pairs = (first, second), (first, first), (second, second)
-    cross, own, other = (hsic(kernels.linear_sums(X, Y, x, y)) for (X, x), (Y, y) in pairs)
+    cross, own, other = map(hsic, kernels.linear_sums((A, _means(A)), (B, _means(B)), pairs=((0, 1), (0, 0), (1, 1))))
     return cross, own, other
 
 
@@ -207,8 +205,8 @@ def _prepare_linear(A: np.ndarray, name: str, biased: bool = False) -> _Linear:
 
 def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
     n = len(A)
-    zeros = np.zeros(A.shape[1]), np.zeros(B.shape[1])
-    return float(n * (n - 3) * kernels.hsic_unbiased(kernels.linear_sums(A, B, *zeros)))
+    sides = ((side, np.zeros(side.shape[1])) for side in (A, B))
+    return float(n * (n - 3) * kernels.hsic_unbiased(*kernels.linear_sums(*sides, pairs=((0, 1),))))
 
 
 def _reorder_linear(side: _Linear, order: np.ndarray) -> _Linear:

@@ -409,9 +409,36 @@ def _prepare_cca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.
     return from_contrasts(side.basis[:, :50])
 
 
-def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> np.ndarray:
+class _Leading(NamedTuple):
+    """Orthonormal leading components of a side, and of the other directions if these are fewer."""
+
+    basis: np.ndarray
+    rest: np.ndarray | None
+
+
+def _prepare_svcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Leading:
     side = found or spectrum(A, name)
-    return own_precision(from_contrasts(side.basis[:, : _count_kept(side.values, 0.99)]), A)
+    basis, k = side.basis, _count_kept(side.values, 0.99)
+    if 2 * k <= len(basis):
+        return _Leading(own_precision(from_contrasts(basis[:, :k]), A), None)
+    if basis.shape[1] < len(basis):
+        basis = np.linalg.qr(basis[:, :k], mode="complete")[0]
+    both = (own_precision(from_contrasts(part), A) for part in np.split(basis, [k], axis=1))
+    return _Leading(*both)
+
+
+def _reorder_leading(side: _Leading, order: np.ndarray) -> _Leading:
+    return _Leading(side.basis[order], None if side.rest is None else side.rest[order])
+
+
+def _compare_leading(first: _Leading, second: _Leading) -> float:
+    """Return the mean canonical correlation; of two large subspaces by the angles of their complements, which are the
+    same but for as many of 0 as the subspaces must share.
+    """
+    if first.rest is None or second.rest is None:
+        return compare_bases(first.basis, second.basis)
+    n, k, m = len(first.basis), first.basis.shape[1], second.basis.shape[1]
+    return min((k + m - (n - 1) + nuclear_norm(first.rest.T @ second.rest)) / min(k, m), 1.0)
 
 
 def _prepare_pwcca(A: np.ndarray, name: str, found: Spectrum | None = None) -> _Weighted:
@@ -438,7 +465,16 @@ def compare_bases(U: np.ndarray, V: np.ndarray, components: str = "mean") -> flo
 
 METRICS = (
     Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, compare_bases, shared=spectrum),
-    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, compare_bases, shared=spectrum),
+    Metric(
+        svcca,
+        (0.0, 1.0),
+        OF_SHAPES,
+        "Raghu et al. (2017)",
+        _prepare_svcca,
+        _compare_leading,
+        _reorder_leading,
+        shared=spectrum,
+    ),
     Metric(
         pwcca,
         (0.0, 1.0),

@@ -252,6 +252,13 @@ def _candidates(
     send, truncation = device_transfer(place, G.dtype)
     query_rows, gallery_rows, shift, slack, tie = centered_form(Q, G, metric, names, truncation)
     compare = exact_similarity(Q, G, metric, names)
+    if query_rows is gallery_rows and left_out is not None and place is None and _halves(G, left_out, k):
+        half = _by_symmetry(gallery_rows, shift, slack, k)
+        if half is not None:
+            del query_rows, gallery_rows
+            for rows, i, j in half:
+                yield rows, i, j, compare(i + rows.start, j), tie[rows]
+            return
     steps = _products(query_rows, gallery_rows, shift, left_out, k, place)
     del query_rows, gallery_rows
     for part, similarity, excluded in steps:
@@ -266,6 +273,83 @@ def _candidates(
             i, j = true_entries(candidates[rows])
             target = slice(part.start + rows.start, part.start + rows.stop)
             yield target, i, j, compare(i + target.start, j), tie[target]
+
+
+# ------------------------------------------------------------------ half of the products, of rows with each other
+
+_MANY, _COSTLY = 4096, 100_000  # rows, and their entries for each of k places, from which this saves time
+_SAMPLE = 8  # one of so many rows bounds the k-th similarity, which about k times as many pairs of each row reach
+_MOST_KEPT = 4  # times as many, beyond which rows tie
+
+
+def _halves(G: np.ndarray, left_out: np.ndarray, k: int) -> bool:
+    """Return whether rows search each other, and are enough for ``_by_symmetry``."""
+    itself = len(left_out) == len(G) and bool((left_out == np.arange(len(G))).all())
+    return itself and G.dtype == np.float32 and len(G) >= max(_MANY, 4 * _SAMPLE * k) and G.size >= _COSTLY * k
+
+
+def _by_symmetry(
+    rows: np.ndarray, shift: np.ndarray | None, slack: np.ndarray, k: int
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]] | None:
+    """Return what ``_candidates`` compares, by slices of the queries, from each product of two rows computed once; None
+    if very many pairs may be near, as where rows tie.
+    """
+    n, found, count = len(rows), [], 0
+    sample = np.sort(np.random.default_rng(0).choice(n, n // _SAMPLE, replace=False))
+    some, least = rows[sample], np.empty((n, 1), np.float32)
+    for part in blocks(n, 4 * len(sample)):
+        values = rows[part] @ some.T
+        if shift is not None:
+            values -= shift[sample]
+        own = np.arange(*np.searchsorted(sample, (part.start, part.stop)))
+        values[sample[own] - part.start, own] = -np.inf
+        least[part, 0] = _below(kth_from_below(values, k), slack[part])
+    parts = list(blocks(n, 8 * n))
+    buffer = np.empty(parts[0].stop * n, np.float32)
+    for part in parts:
+        shape = part.stop - part.start, n - part.start
+        products = np.matmul(rows[part], rows[part.start :].T, out=buffer[: shape[0] * shape[1]].reshape(shape))
+        np.fill_diagonal(products, -np.inf)
+        later = slice(part.stop, n)
+        for queries, gallery, near in (
+            (part, slice(part.start, n), products),
+            (later, part, products[:, shape[0] :].T),
+        ):
+            values = near if shift is None else near - shift[gallery]
+            i, j = true_entries(values >= least[queries])
+            found.append((i + queries.start, j + gallery.start, values[i, j]))
+            count += len(i)
+        if count > _MOST_KEPT * _SAMPLE * k * n:
+            return None
+    i, j, value = map(np.concatenate, zip(*found, strict=True))
+    order = np.argsort(i, kind="stable")
+    return _nearest_of(i[order], j[order], value[order], slack, k)
+
+
+def _nearest_of(
+    i: np.ndarray, j: np.ndarray, value: np.ndarray, slack: np.ndarray, k: int
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield by slices of the rows those pairs, in the order of the rows i, that are no worse than the k-th of a row."""
+    counts = np.bincount(i, minlength=len(slack))
+    ends = np.cumsum(counts)
+    for part in candidate_slices(counts):
+        pairs = slice(int(ends[part.start] - counts[part.start]), int(ends[part.stop - 1]))
+        row, size = i[pairs] - part.start, value[pairs]
+        # Row and value as one integer, since integers are sorted ten times as fast as pairs. The order of floats is
+        # that of their bits, if those of negative numbers are inverted, but for the sign.
+        bits = size.view(np.int32)
+        keys = (row << 32) - (bits ^ ((bits >> 31) & 0x7FFFFFFF))
+        keys.sort()
+        place = ends[part] - counts[part] - pairs.start + k - 1
+        bits = ((np.arange(len(place)) << 32) - keys[place]).astype(np.int32)
+        kth = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
+        kept = size >= _below(kth, slack[part])[row]
+        yield part, row[kept], j[pairs][kept]
+
+
+def _below(kth: np.ndarray, slack: np.ndarray) -> np.ndarray:
+    """Return the least fast value, in single precision, of what may be as near as the row of the k-th fast value."""
+    return np.nextafter((kth.astype(np.float64) - 2 * slack).astype(np.float32), np.float32(-np.inf))
 
 
 # ------------------------------------------------------------------ fast products with a bound, and exact sums

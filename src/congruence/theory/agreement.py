@@ -95,7 +95,7 @@ def gram_agreement(F: RowsLike, F_target: RowsLike, relation: str = "raw") -> Ke
             for columns in _tiles(len(F), rows.start):
                 x, y = F_target[rows] @ F_target[columns].T, F[rows] @ F[columns].T
                 if rows == columns:
-                    above = np.triu_indices(len(x), 1)
+                    above = ~np.tri(len(x), dtype=bool)
                     x, y = x[above], y[above]
                 if x.size:
                     yield x.ravel(), y.ravel()
@@ -110,6 +110,9 @@ def _tiles(n: int, start: int = 0) -> Iterator[slice]:
 def _compare(pairs: _Pairs, count: int, relation: str) -> KernelAgreement:
     """Fit x to y in one pass over blocks (x, y), and compute the residuals in a second pass."""
     check_choice(relation, RELATIONS, "relation")
+    if count <= _EXACT_PAIRS:
+        kept = list(pairs())
+        pairs = lambda: iter(kept)  # noqa: E731
     envelope = Envelope()
     origin: tuple[float, float] | None = None
     sums = np.zeros(5)
@@ -164,6 +167,7 @@ def _residuals(pairs: _Pairs, count: int, line: Line, worst: float) -> tuple[flo
 
 #: Differences in x up to this size are rounding error: such points do not determine a slope.
 FLAT = 1e-12
+_FIRST = 10_000  # points whose hull comes first
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,8 @@ class Envelope:
 def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the upper hull of the points of a chain and of more points."""
     cx, cy = chain
+    if not len(cx) and len(x) > _FIRST:  # most of the others are within the hull of a few
+        chain = cx, cy = _extend(chain, x[:: -(-len(x) // _FIRST)], y[:: -(-len(x) // _FIRST)])
     if len(cx):
         outside = (y > np.interp(x, cx, cy)) | (x < cx[0]) | (x > cx[-1])
         if not outside.any():

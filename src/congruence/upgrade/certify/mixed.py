@@ -182,10 +182,9 @@ def measure_mixed(
     first = [mapped] * len(SHARES)
     values, influence = along([mapped if not count else again[count] for count in counts])
     if known is None:
-        level, effect = search(plain)
-        still = 1 - np.array(SHARES)
-        values = values + still * (scored.value - level)[:, None]
-        influence = influence + still * (scored.influence - effect)[:, None]
+        still = 1 - np.array(SHARES)  # the first share is none: the store that was scored
+        values = values + still * (scored.value - values[:, 0])[:, None]
+        influence = influence + still * (scored.influence - influence[:, 0])[:, None]
     elif measured.mapped_by_fewer is not None:
         fewer = [mix(measured.mapped_by_fewer[rows])] * len(SHARES)
         for more, less, out in zip(along(first), along(fewer), (values, influence), strict=True):

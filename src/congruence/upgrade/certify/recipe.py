@@ -202,11 +202,18 @@ class AnchorFolds:
         self._widths = widths  # of the models, if the tables are in coordinates of their span
         self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
 
+    @cached_property
+    def _unit(self) -> tuple[bool, bool]:
+        """Whether the rows of each model are unit rows."""
+        sides = self._tables.source, self._tables.target
+        old, new = (all(has_unit_rows(side[name]) for name in self._recipe.fitted) for side in sides)
+        return old, new
+
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
         """Fit on the anchors of these folds."""
         fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
-        old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
+        old, new = self._unit
         own = (
             seen if not self._tables.by_class else slice(None)
         )  # stored rows and descriptions of all classes are known
@@ -247,5 +254,7 @@ class AnchorFolds:
             if exchanged:
                 X, Y = Y, X
             each = [self._fold == part for part in range(int(self._fold.max()) + 1)]
+            if len(each) == 1 and len(X) <= min(X.shape[1], Y.shape[1]):
+                X, Y = X.astype(np.float64), Y.astype(np.float64)  # else rounding hides the low rank, which saves time
             self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=gram) for rows in each]
         return CrossMoments.total([self._sums[key][part] for part in kept])

@@ -85,9 +85,13 @@ def similarities(strategy: str, items: EvaluationSet, search: Search) -> np.ndar
     return np.asarray(queries(search.queries) @ store(search.rows).T)
 
 
-def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray) -> np.ndarray:
-    """Return the cosine of each mapped row and the target's own row."""
-    mapped = normalize_rows(model.to_target(modality).transform(items.tables.source[modality][rows]))
+def cosines(
+    model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray, mapped: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the cosine of each row, which may be ``mapped`` already, and the target's own row."""
+    if mapped is None:
+        mapped = model.to_target(modality).transform(items.tables.source[modality][rows])
+    mapped = normalize_rows(mapped)
     own = normalize_rows(items.tables.target[modality][rows])
     return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
 
@@ -289,7 +293,7 @@ def _credit(above: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
     """Return the values by which lists are ranked, in float64: −inf for an excluded item, corrected for hubs."""
-    table = table.astype(np.float64)
+    table = table.astype(np.float64, copy=leave_out_own or hubness is not None)
     if leave_out_own:
         np.fill_diagonal(table, -np.inf)
     return table if hubness is None else hubness.of_matrix(table).correct(table)
@@ -371,9 +375,16 @@ class Sheet:
         #: Sums over the maps that a query is compared by, (m, 3), of 1 and of mean and deviation of its similarities.
         self._levels = {key: np.zeros((len(near), 3)) for key, near in self._near.items()}
         rng = np.random.default_rng([random_state, 4])
-        self._known = {
-            search: np.sort(rng.permutation(search.rows)[:LEVELED]) if folds is not None else search.rows[:0]
+        self._known = {  # positions
+            search: np.sort(rng.permutation(len(search.rows))[:LEVELED]) if folds is not None else search.rows[:0]
             for search in searches
+        }
+        #: The side that a strategy does not map, as unit rows.
+        self._units = {
+            (search, strategy): unit_rows(search.target, None, search.queries)
+            if strategy == "stored"
+            else unit_rows(tables.source[tables.store_modality], None, search.rows)
+            for search, strategy in self._near
         }
 
     def add(
@@ -389,13 +400,19 @@ class Sheet:
         """
         items, folds, stored = self._items, self._folds, self._items.tables.store_modality
         of_text = items.query_fold
-        models = {-1: model}
+        models, certified = {-1: model}, certified or model
+        own = folds_of(folds, stored, np.arange(items.tables.n)) // each
+        # Stored rows are mapped once, for all that is read from them.
+        rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
+        mapped, place = model.to_target(stored).transform(items.tables.source[stored][rows]), np.zeros(len(own), int)
+        place[rows] = np.arange(len(rows))
         for (search, strategy), near in self._near.items():
-            of_row = folds_of(folds, stored, search.rows) // each
+            of_row = own[search.rows]
             of_query = folds_of(folds, None if search.role == "apart" else search.modality, search.queries) // each
             apart = of_text is not None and search.role in ("classes", "apart")
             unseen = cast("np.ndarray", of_text) if apart else np.full(len(search.queries), -1)
             levels, known = self._levels[search, strategy], self._known[search]
+            units = self._units[search, strategy]
             j = np.flatnonzero(np.isin(of_row, [b for _, b in cells]))
             asks = np.isin(of_query, [a for a, _ in cells])
             for part in np.unique(unseen[asks]).tolist() if len(j) else ():
@@ -403,8 +420,13 @@ class Sheet:
                 if part not in models:
                     models[part] = model.without(part)
                 queries, store = sides(strategy, models[part], items, search)
-                asked, stored_rows = queries(search.queries[i]), store(search.rows[j])
-                level = asked @ store(known).T if len(known) else np.zeros((len(i), 1))
+                if strategy == "queries":
+                    asked, stored_rows, others = queries(search.queries[i]), units[j], units[known]
+                else:
+                    asked, these = units[i], search.rows[j]
+                    stored_rows = store(these) if part >= 0 else np.asarray(normalize_rows(mapped[place[these]]))
+                    others = store(search.rows[known]) if len(known) else stored_rows[:0]
+                level = asked @ others.T if len(known) else np.zeros((len(i), 1))
                 scale = np.stack([np.ones(len(i)), level.mean(axis=1), np.maximum(level.std(axis=1), 1e-12)], axis=1)
                 for a, b in cells:
                     these, those = np.flatnonzero(of_query[i] == a), np.flatnonzero(of_row[j] == b)
@@ -414,19 +436,16 @@ class Sheet:
                     near[np.ix_(i[these], j[those])] = found
                     levels[i[these]] += len(those) * scale[these]
         for name, (total, terms) in self._cosines.items():
-            own = folds_of(folds, name, np.arange(total.shape[-1])) // each
-            rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
+            own_fold = folds_of(folds, name, np.arange(total.shape[-1])) // each
+            some = np.flatnonzero(np.isin(own_fold, [-1, *(b for _, b in cells)]))
             described = of_text is not None and items.tables.by_class and name != stored
-            unseen = cast("np.ndarray", of_text)[rows] if described else np.full(len(rows), -1)
+            unseen = cast("np.ndarray", of_text)[some] if described else np.full(len(some), -1)
             for part in np.unique(unseen).tolist():
-                total[rows[unseen == part]] += cosines(
-                    (certified or model).without(part), items, name, rows[unseen == part]
-                )
-            terms[rows] += 1
-        own = folds_of(folds, stored, np.arange(items.tables.n)) // each
-        rows = np.flatnonzero(np.isin(own, [b for a, b in cells if a == -1]))
-        if len(rows):
-            self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
+                these, given = some[unseen == part], mapped if name == stored and certified is model else None
+                total[these] += cosines(certified.without(part), items, name, these, given)
+            terms[some] += 1
+        last = np.isin(own[rows], [b for a, b in cells if a == -1])
+        self.mapped[rows[last]] = mapped[last]
 
     def lists(self) -> np.ndarray:
         """Return the rows that the queries of the decisive search find first in the mapped store, (m, SHOWN)."""
@@ -561,10 +580,11 @@ def cross_fit(
                 certified = anchors.fit(kept, choice)
             sheet.add(model, cells, each, certified)
         fewer, more = more, sheet.read(judges)
-        out.mapped_by_fewer, out.mapped, out.lists = out.mapped, sheet.mapped, sheet.lists()
+        out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
         out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
         if callback:
             callback(1)
+    out.lists = sheet.lists()
     for name, hits in (unmapped | more).items():  # strategies without a map score the same with fewer anchors
         score = hits.score + AHEAD * (hits.score - fewer.get(name, hits).score)
         influence = replace(hits, score=score).influence()
