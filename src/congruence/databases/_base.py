@@ -358,6 +358,13 @@ class Database(ABC):
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
 
+    def version(self) -> object | None:
+        """Return a value that differs from an earlier one of this object if another client has written in between.
+
+        What this object itself wrote may change it, too. None: the database cannot tell.
+        """
+        return None
+
     @abstractmethod
     def stage(self) -> Stage:
         """Return the state of the migration, read from the database now."""
@@ -387,6 +394,15 @@ class Database(ABC):
     @abstractmethod
     def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
+
+    def spread(self, rows: int, n: int) -> Iterator[Block]:
+        """Yield at least ``n`` of about ``rows`` old rows from all over: tables are often sorted."""
+        step, seen = max(rows // n, 1), 0
+        for block in self.scan("old"):
+            picked = np.arange(-seen % step, len(block.ids), step)
+            seen += len(block.ids)
+            kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
+            yield block._replace(ids=block.ids.take(pa.array(picked)), vectors=block.vectors[picked], modalities=kinds)
 
     def without_condition(self) -> Self:
         """Return this database, on the same connection, with all rows selected."""
@@ -837,6 +853,20 @@ def wait_until_indexed(pending: Callable[[], object], name: str) -> None:
                 "Wait until it is indexed, then run this step again.",
             )
         time.sleep(LOOK_SECONDS)
+
+
+def files_version(paths: Iterable[Path]) -> list[tuple[str, int, int, int]] | None:
+    """Return what differs once one of the files was written to; None if they do not hold still."""
+    for _ in range(5):
+        try:
+            found = [(path.name, one.st_ino, one.st_size, one.st_mtime_ns) for path in paths for one in [path.stat()]]
+        except OSError:
+            return None
+        # A file's time advances in steps of up to 10 ms, in which a second write would not change it.
+        if all(time.time_ns() - changed > 50_000_000 for *_, changed in found):
+            return found
+        time.sleep(0.06)
+    return None
 
 
 def time_scratch(

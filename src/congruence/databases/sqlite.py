@@ -113,6 +113,12 @@ class SQLite(CollectionDatabase):
         tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
 
+    _same_at: tuple[object, int] | None = None  # see ``_pairs``
+
+    def version(self) -> object | None:
+        """Return SQLite's counter of the commits of other connections."""
+        return self._read("PRAGMA data_version")[0][0]
+
     def _names(self) -> Collection[str]:
         return self._statements()
 
@@ -199,6 +205,24 @@ class SQLite(CollectionDatabase):
             pa.array(modalities, pa.large_string()) if self._modality else None,
             ids[-1] if ids else 0,
         )
+
+    def spread(self, rows: int, n: int) -> Iterator[Block]:
+        """Look rows up by their ids: vec0 takes as long to read a vector in a scan."""
+        vec0, width = self._side("old")
+        ids = [id_ for (id_,) in self._read(f"SELECT id FROM {vec0.keys} ORDER BY id")][:: max(rows // n, 1)]
+        yield self._block(vec0, self._records(vec0, ids), width)
+
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        """Also remember at which state of the file all copies were there, with the same fields."""
+        state, whole = self._state(), side == "old"
+        for found in super()._pairs(side, batch):
+            whole &= bool(found[3].all())
+            yield found
+        self._same_at = state if whole else None
+
+    def _state(self) -> tuple[object, int]:
+        """Return what changes with each commit of any connection, this one's changes included."""
+        return self.version(), self._client.total_changes
 
     def _count(self, collection: Vec0, *, all_rows: bool = False) -> int:
         return int(self._read(f"SELECT count(*) FROM {quoted(collection.table + '_rowids')}")[0][0])
@@ -287,7 +311,7 @@ class SQLite(CollectionDatabase):
         """Delete rows that the application has deleted, and update the other columns, before the tables are renamed."""
         (old, _), (new, _) = self._side("old"), self._side("new")
         self._delete_rows(new, self._unmatched("new", "old"))
-        if old.others:
+        if old.others and self._same_at != self._state():
             differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in old.others)
             changed = self._read(
                 f"SELECT o.{old.ids} FROM {quoted(old.table)} AS o CROSS JOIN {quoted(new.table)} AS n "

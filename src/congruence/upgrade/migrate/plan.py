@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +141,7 @@ def make_plan(
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
         plan.note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
-        for check in judge_rows(mapper, _spread(database, info), allow_unknown, database):
+        for check in judge_rows(mapper, database.spread(info.rows, JUDGED), allow_unknown, database):
             plan.checks.append(check)
             if check["outcome"] == "bad":
                 plan.refusals.setdefault(check["check"], misfit(f"at {place}", check))
@@ -284,16 +284,6 @@ def _measure(
     with np.errstate(over="ignore"):
         stored = vectors.astype(np.float16).astype(np.float32) if kind == "float16" else vectors
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
-
-
-def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
-    """Yield rows from all over the store: stores are often sorted, so the first do not stand for all."""
-    step, seen = max(info.rows // JUDGED, 1), 0
-    for block in database.scan("old"):
-        picked = np.arange(-seen % step, len(block.ids), step)
-        seen += len(block.ids)
-        kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
-        yield block._replace(ids=block.ids.take(pa.array(picked)), vectors=block.vectors[picked], modalities=kinds)
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
