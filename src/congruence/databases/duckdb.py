@@ -90,10 +90,7 @@ class DuckDB(ColumnDatabase):
     )
 
     _rehearsing = False  # whether a transaction is open that will be undone
-    _rehearsed: tuple[object, dict[object, list[tuple[str, str]]]] = (
-        None,
-        {},
-    )  # a state, and what stands in the way of paths
+    _rehearsed: tuple[object, dict[object, list[tuple[str, str]]]] = None, {}  # a state, and obstacles by path
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._duckdb = require("duckdb", extra="duckdb")

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -114,7 +115,7 @@ class LanceDB(ColumnDatabase):
         self.__dict__.update(state, _lance=import_lance())
 
     def version(self) -> object | None:
-        """Return the number of versions that others have committed, or this object for other reasons than new vectors."""
+        """Return the number of versions, without those by which this object committed new vectors."""
         return self._open().version - self._commits
 
     def _open(self) -> lance.LanceDataset:
@@ -284,7 +285,7 @@ class LanceDB(ColumnDatabase):
             return self._count(data, _lacking(other, lacking))
 
     def _count(self, data: lance.LanceDataset, condition: str) -> int:
-        """Count rows of a version, which never changes, once: Lance reads whole vectors to see whether there are any."""
+        """Count rows once in a version, which never changes: Lance reads whole vectors to see where there are some."""
         if (data.version, condition) not in self._counted:
             known = {key: n for key, n in self._counted.items() if key[0] == data.version}
             self._counted = {**known, (data.version, condition): int(data.count_rows(condition))}
@@ -441,7 +442,7 @@ class LanceDB(ColumnDatabase):
                     found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
                     ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
                     ids = base.as_ids(found["id"].combine_chunks())
-                    return [ids.slice(start, stop - start) for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+                    return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
             return [base.as_ids(nearest(query).column(0).combine_chunks()) for query in rows]
 
     def switch(self) -> None:

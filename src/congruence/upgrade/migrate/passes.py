@@ -107,7 +107,7 @@ class Sample:
             few = np.flatnonzero(keys < max(self._keys.values()))
         else:
             few = np.argpartition(keys, SAMPLE_IDS)[:SAMPLE_IDS] if len(keys) > SAMPLE_IDS else np.arange(len(keys))
-        names = ids.take(pa.array(few)).to_pylist() if isinstance(ids, pa.Array) else [ids[k] for k in few]
+        names = ids.take(pa.array(few)).to_pylist() if isinstance(ids, pa.Array) else [ids[k] for k in few.tolist()]
         self._keys |= zip(names, keys[few].tolist(), strict=True)
         if len(self._keys) > SAMPLE_IDS:
             self._keys = dict(sorted(self._keys.items(), key=lambda item: item[1])[:SAMPLE_IDS])
