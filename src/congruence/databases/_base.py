@@ -45,6 +45,8 @@ INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
 #: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
+_ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
+
 MARK_KEY = "congruence.migration"  # metadata key of the data that a migration stores with the new vectors
 
 #: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
@@ -357,6 +359,10 @@ class Database(ABC):
     def free_bytes(self) -> int | None:
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
+
+    def bytes_needed(self, info: DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the bytes that a migration takes on the database's disk at most; measured by ``bench_migrate.py``."""
+        return info.rows * bytes_a_row(dim, element_type)
 
     def version(self) -> object | None:
         """Return a value that differs from an earlier one of this object if another client has written in between.
@@ -702,6 +708,11 @@ class Database(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def bytes_a_row(dim: int, element_type: str) -> int:
+    """Return the size of a vector in bytes."""
+    return -(-dim * _ELEMENT_BITS[element_type] // 8)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from congruence.errors import (
 )
 from congruence.io import SPACE_KEY
 
+_BLOCK, _EMPTY = 2**18, 2**22  # bytes of a block of a file, and of the few that are begun
+_GROUP_ROWS = 122_880  # of DuckDB's storage
 _GAP_ROWS = 2**20  # number of row ids that are searched at once for the next row after an empty range
 
 #: Errors of the system that a write may end with.
@@ -120,6 +122,17 @@ class DuckDB(ColumnDatabase):
         with self._errors():
             other._connection = self._connection.cursor()
         return other
+
+    def bytes_needed(self, info: base.DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the size of all rows, which DuckDB writes again with their new vectors, and of its log of a flush."""
+        stored = "count(DISTINCT block_id) AS n FROM pragma_storage_info(?) WHERE block_id >= 0"
+        blocks = self._number(stored, self._table.path) or 0
+        double = 1 if self.exact else 2
+        new, old = (double * base.bytes_a_row(*kind) for kind in ((dim, element_type), (info.dim, info.element_type)))
+        rows = info.rows * new + max(info.rows * old, blocks * _BLOCK)
+        flushed = min(self._most_pending // (4 * dim), info.rows)
+        log = rows * flushed / info.rows if flushed < _GROUP_ROWS else 0  # whole groups are not logged
+        return int(1.2 * rows + 1.1 * log) + _EMPTY
 
     def version(self) -> object | None:
         """Return when the file and its log were written: this process alone can write, on other connections, too."""

@@ -114,6 +114,13 @@ class LanceDB(ColumnDatabase):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lance=import_lance())
 
+    def bytes_needed(self, info: base.DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the size of the column's files and of an index like those that are there."""
+        new, old = (base.bytes_a_row(*kind) for kind in ((dim, element_type), (info.dim, info.element_type)))
+        files = Path(self._place, "_indices").rglob("*") if self._folder is not None and info.index else ()
+        indices = sum(file.stat().st_size for file in files)
+        return int(1.02 * info.rows * new + max(new / old, 1) * indices) + 2**16
+
     def version(self) -> object | None:
         """Return the number of versions, without those by which this object committed new vectors."""
         return self._open().version - self._commits

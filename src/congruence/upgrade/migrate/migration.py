@@ -18,7 +18,7 @@ from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive
-from congruence.databases import Block, Database, Stage, open_database
+from congruence.databases import Block, Database, Stage, bytes_a_row, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
@@ -42,7 +42,7 @@ from congruence.upgrade.migrate.passes import (
     paced,
     rows_per_block,
 )
-from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.plan import Plan, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 from congruence.upgrade.migrate.written import Marks, NewRows, Written, find_written, keep_written, map_back

@@ -13,7 +13,7 @@ from congruence import errors
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED
-from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
+from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage, bytes_a_row
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.quantize import recall_of
 
@@ -21,8 +21,6 @@ SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
 #: Actions of a certificate (``congruence.upgrade.certify.ACTIONS``) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")
-
-_ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 
 @dataclass
@@ -67,11 +65,6 @@ class Plan(PlainData):
     def refused(self) -> list[str]:
         """Details of the failed checks."""
         return [check["detail"] for check in self.checks if check["outcome"] == "bad"]
-
-
-def bytes_a_row(dim: int, element_type: str) -> int:
-    """Return the size of a stored vector in bytes."""
-    return -(-dim * _ELEMENT_BITS[element_type] // 8)
 
 
 def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
@@ -165,7 +158,7 @@ def make_plan(
         plan.note("ids", "good", "each id occurs once")
     plan.stored_as = mapper.new.describe()
     if (free := plan.free_bytes) is not None:
-        size = plan.bytes_new
+        size = database.bytes_needed(info, mapper.dim, element_type)
         enough, words = free >= size, f"{say_size(free)} free, {say_size(size)} needed"
         why = f"The database's disk has {free:,} bytes free, and {size:,} are needed."
         fix = "Free some, or pass `element_type='float16'`."

@@ -19,8 +19,8 @@ from congruence.upgrade.migrate.mapper import RowMapper
 #: What a rollback does with rows that the application wrote after the switch.
 NewRows: TypeAlias = Literal["refuse", "keep", "map-back"]
 
-#: Files in the journal's folder: digests of the new vectors that this migration wrote, by ``row_digests`` or, in earlier
-#: versions, by ``hashes``; and ids of rows whose old vectors a rollback computed.
+#: Files in the journal's folder: digests of the new vectors that this migration wrote, by ``row_digests`` or, in
+#: earlier versions, by ``hashes``; and ids of rows whose old vectors a rollback computed.
 _MARKS, _EARLIER, MAPPED_BACK = "written.digests", "written.u64", "mapped-back.txt"
 
 
