@@ -108,9 +108,14 @@ class RowMapper:
     def encoded(self, block: Block) -> np.ndarray:
         """Map a block, encode it as it is written, and remember the rows for ``has_mapped``."""
         vectors = self.new.encode(self(block.ids, block.vectors, block.modalities))
-        if self._depends_on_the_vector_alone(block.modalities):
-            self._pairs.append(pair_digests(row_digests(block.ids, block.vectors), row_digests(block.ids, vectors)))
+        pairs = pair_digests(row_digests(block.ids, block.vectors), row_digests(block.ids, vectors))
+        self.remember(pairs, block.modalities)
         return vectors
+
+    def remember(self, pairs: np.ndarray, modalities: pa.Array | None) -> None:
+        """Remember old rows and what they are mapped to, by ``pair_digests`` (b,), for ``has_mapped``."""
+        if self._depends_on_the_vector_alone(modalities):
+            self._pairs.append(pairs)
 
     def has_mapped(self, pairs: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Return which old and new rows, by ``pair_digests`` (b,), were mapped by this process, bool of shape (b,)."""

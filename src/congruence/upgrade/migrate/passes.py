@@ -201,7 +201,7 @@ def compare(work: Work, block: PairedBlock, found: Found) -> Changes:
 
     New vectors that the application wrote after a switch stay.
     """
-    right, digests = add_up(work, block, found)
+    right, pairs, digests = add_up(work, block, found)
     if right.all():
         found.marks.append(digests)
         return None
@@ -212,25 +212,29 @@ def compare(work: Work, block: PairedBlock, found: Found) -> Changes:
         theirs = differs & block.new.any(axis=1) & work.marks.theirs(block.ids, block.old, block.new)
     wrong, ours = ~block.has_new | (differs & ~theirs), block.has_new & ~differs
     found.marks.append(digests[ours])
+    work.mapper.remember(pairs[ours], block.modalities)
     if not wrong.any():
         return None
     ids = block.ids.filter(pa.array(wrong))
     found.sample.add(ids.filter(pa.array(work.mapper.maps(ids))).to_pylist())
     # Of rows whose other fields have changed, theirs is written again.
     vectors = np.where(theirs[:, None], block.new, work.mapper.new.encode(wanted))
+    mapped = pair_digests(row_digests(block.ids, block.old), row_digests(block.ids, vectors))
+    work.mapper.remember(mapped[wrong & ~theirs], block.modalities)
     return wrong, np.ascontiguousarray(vectors[wrong])
 
 
-def add_up(work: Work, block: PairedBlock, found: Found) -> tuple[np.ndarray, np.ndarray]:
-    """Add to the checksum of the old vectors; return which rows are as this process mapped them, and their digests.
+def add_up(work: Work, block: PairedBlock, found: Found) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Add to the checksum of the old vectors; return which rows are as this process mapped them, and digests.
 
-    These need not be mapped again. The digests, of the new vectors, are those of the marks.
+    These rows need not be mapped again. The digests are ``pair_digests``, and those of the new vectors for the marks.
     """
     old, new = row_digests(block.ids, block.old), row_digests(block.ids, block.new)
     found.old += int(old.sum(dtype=np.uint64))
-    right = block.has_new & work.mapper.has_mapped(pair_digests(old, new), block.modalities)
+    pairs = pair_digests(old, new)
+    right = block.has_new & work.mapper.has_mapped(pairs, block.modalities)
     marked = new if work.marks is None or not work.marks.earlier else work.marks.digests(block.ids, block.new)
-    return right, marked
+    return right, pairs, marked
 
 
 def only_add_up(work: Work, block: PairedBlock, found: Found) -> Changes:

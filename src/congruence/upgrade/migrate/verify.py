@@ -219,7 +219,7 @@ def _scan_both(
     work, found, complete, mapped = Work(only_add_up, database, mapper), Found(), True, True
     for block in database.scan_pairs(batch=rows_per_block(max(mapper.old.dim, mapper.dim))):
         before = found.old
-        right, digests = add_up(work, block, found)
+        right, _, digests = add_up(work, block, found)
         found.rows += len(block.ids)
         found.marks.append(digests)
         complete, mapped = complete and bool(block.has_new.all()), mapped and bool(right.all())
