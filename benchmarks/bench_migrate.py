@@ -21,6 +21,9 @@ is as fast as the copy and .5 half as fast.
     others during the run, and once before the switch.
 ``whole``
     :meth:`Migration.plan` to ``switch``: checks, filling, comparing, verifying, switching.
+``disk``
+    ``whole``, and the largest growth of the database's folder meanwhile (``disk_mb``), beside the estimate of the plan
+    (``needed_mb``). Not for PostgreSQL.
 
 ``seconds`` is wall-clock time, ``cpu`` the processor time of the process and, for PostgreSQL, of its server; ``mb`` is
 the peak memory of the process minus that after imports.
@@ -39,8 +42,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -74,7 +78,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
     address = place.read_text() if options.kind == "pgvector" else str(place)
     mapping, database = load(folder / "map"), open_database(address, table="items")
-    if options.child == "whole":
+    if options.child in ("whole", "disk"):
 
         def whole() -> None:
             with Migration(database, mapping, journal=folder / options.child / "journal") as migration:
@@ -83,7 +87,13 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
                     raise SystemExit(f"not verified: {migration.status()}")
                 migration.switch()
 
-        clock("whole", whole)
+        if options.child == "whole":
+            clock("whole", whole)
+            return clock.parts
+        needed = database.bytes_needed(database.info(), mapping.d_out, "float32")
+        with Growth(place.parent) as growth:
+            clock("disk", whole)
+        clock.parts["disk"] |= {"needed_mb": needed / 1e6, "disk_mb": growth.most / 1e6}
         return clock.parts
     migration = Migration(database, mapping, journal=folder / options.child)
     mapper, info = migration.mapper, migration.info
@@ -108,6 +118,35 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"the comparing pass found {found}")
     database.close()
     return clock.parts
+
+
+class Growth:
+    """Watches by how much a folder has grown at most, without its journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._over, self.most = folder, Event(), 0
+        self._first = self._size()
+
+    def _size(self) -> int:
+        found = 0
+        for folder, _, names in os.walk(self._folder):
+            for name in names if "journal" not in Path(folder).parts else ():
+                with suppress(OSError):  # removed meanwhile
+                    found += os.stat(os.path.join(folder, name)).st_blocks * 512
+        return found
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.003):
+            self.most = max(self.most, self._size() - self._first)
+
+    def __enter__(self) -> Growth:
+        self._thread = Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 # ---- rounds
@@ -250,6 +289,8 @@ def main() -> None:
     for way, by in results["ratios"].items():
         runs = [one[way] for one in results["rounds"]]
         seconds, cpu, mb = (np.median([one[key] for one in runs]) for key in ("seconds", "cpu", "mb"))
+        if way == "disk":
+            print(*(f"{key} {np.median([one[key] for one in runs]):.1f}" for key in ("needed_mb", "disk_mb")))
         print(
             f"{way:20} {seconds:7.2f} s  cpu {cpu:7.2f} s  {mb:6.0f} MB   ratio {by['seconds'][1]:.2f} "
             f"({by['seconds'][0]:.2f} … {by['seconds'][2]:.2f})  cpu {by['cpu'][1]:.2f} ({by['cpu'][0]:.2f} … "

@@ -537,6 +537,43 @@ class DatabaseContract:
             assert back["switched"]
         assert self.user_rows(where) == before
 
+    @pytest.mark.parametrize("moment", ["during the run", "before the switch", "never"])
+    def test_what_others_write_is_mapped_and_without_it_no_pass_is_made_where_the_store_can_tell(
+        self, tmp_path, monkeypatch, moment
+    ):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where = self.make(tmp_path, ids, vectors, others)
+        mapping, mapped = self.rotated(vectors)
+        wanted, made, repair = dict(zip(ids, mapped, strict=True)), [], passes.Passes.repair
+        monkeypatch.setattr(passes, "rows_per_block", lambda dim: 20)
+        monkeypatch.setattr(passes.Passes, "repair", lambda *given, **more: made.append(1) or repair(*given, **more))
+        todo = [moment == "during the run"]
+
+        def change(rows=0):
+            if todo.pop():
+                self.user_change(where, ids[3], vectors[5], {name: values[5] for name, values in others.items()})
+                self.user_delete(where, ids[4])
+                wanted[ids[3]] = mapped[5]
+                del wanted[ids[4]]
+            todo.append(False)
+
+        with self.migrating(where, tmp_path, mapping) as migration:
+            database = migration.database
+            if not database.capabilities.concurrent_writes and (moment == "during the run" or self.kind != "duckdb"):
+                pytest.skip("no other program can write")
+            migration.run(callback=change)
+            assert migration.verify().passed
+            can_tell, before = database.version() is not None, len(made)
+            assert moment == "during the run" or not can_tell or not before
+            todo[:] = [moment == "before the switch"]
+            change()
+            migration.switch()
+            assert (len(made) > before) == (moment == "before the switch" or not can_tell)
+            assert migration.journal.summary["rows"] == len(wanted)
+        self.check_vectors(self.user_rows(where), wanted)
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.rollback()["identical"]
+
     def test_a_store_is_the_same_by_every_path_to_it(self, made, tmp_path, monkeypatch):
         where, _, vectors, _ = made
         scheme, mark, path = where.rpartition("://")

@@ -16,6 +16,7 @@ from congruence.databases import Stage, open_database
 from congruence.embeddings import Space
 from congruence.upgrade import migrate
 from congruence.upgrade.migrate import Migration, passes
+from congruence.upgrade.migrate.journal import hashes, id_digests, row_digests
 from congruence.upgrade.migrate.passes import Retry
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.stages import reembed
@@ -208,8 +209,8 @@ def test_a_journal_that_lost_which_vectors_are_ours_is_refused(mapping, tmp_path
         migration.run()
         migration.verify()
         migration.switch()
-    (tmp_path / "journal" / "written.u64").unlink()
-    with pytest.raises(errors.CorruptFileError, match=r"written\.u64 is missing"):
+    (tmp_path / "journal" / "written.digests").unlink()
+    with pytest.raises(errors.CorruptFileError, match=r"written\.digests is missing"):
         begin(made, None, tmp_path)
 
 
@@ -808,10 +809,59 @@ def test_a_checksum_knows_rows_and_not_their_order():
     )
     whole = passes.checksum_of(ids, X)
     assert passes.checksum_of(ids.take(pa.array(order)), X[order]) == whole
-    assert passes.checksum_of(ids[:20], X[:20]) + passes.checksum_of(ids[20:], X[20:]) == whole
+    parts = passes.checksum_of(ids[:20], X[:20]) + passes.checksum_of(ids[20:], X[20:])
+    assert passes.checksum_text(parts) == passes.checksum_text(whole)
     assert passes.checksum_of(ids, X[::-1]) != whole
     X[3, 1] = np.nextafter(X[3, 1], 9)
     assert passes.checksum_of(ids, X) != whole
+
+
+def test_a_migration_that_an_earlier_version_switched_is_rolled_back(mapping, tmp_path):
+    """Its marks and checksums are BLAKE2b digests."""
+    made = table()
+    before = bits(made.old)
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+        migration.switch()
+        everything = [(block.ids, block.vectors) for block in migration.database.scan("new")]
+        old = sum(
+            passes.checksum_of(block.ids, block.vectors, earlier=True) for block in migration.database.scan("old")
+        )
+        migration.journal.passes[-1]["old"] = passes.checksum_text(old, earlier=True)
+        migration.journal.write(migration.folder)
+    found = np.unique(np.concatenate([hashes(ids, vectors) for ids, vectors in everything]))
+    (tmp_path / "journal" / "written.digests").unlink()
+    (tmp_path / "journal" / "written.u64").write_bytes(found.astype("<u8").tobytes())
+    with begin(made, None, tmp_path) as migration:
+        back = migration.rollback()
+        assert back["identical"]
+        assert back["changed"] == back["added"] == back["deleted"] == 0
+        assert migration.verify().passed
+        migration.switch()
+        one = next(iter(made.new))
+        made.new[one] = -made.new[one]
+        with pytest.raises(errors.MigrationError, match="1 changed"):
+            migration.rollback()
+    assert not (tmp_path / "journal" / "written.digests").exists()
+    assert bits(made.old) == before
+
+
+def test_digests_tell_rows_apart():
+    rng = np.random.default_rng(0)
+    X, ids = rng.standard_normal((2000, 7)).astype(np.float32), pa.array([f"photo {k}" * (k % 5) for k in range(2000)])
+    found = row_digests(ids, X)
+    parts = [row_digests(ids[at : at + 300], X[at : at + 300]) for at in range(0, 2000, 300)]
+    np.testing.assert_array_equal(np.concatenate(parts), found)
+    assert (row_digests(pa.array(range(2000)), X) == row_digests(pa.array(map(str, range(2000))), X)).all()
+    names = pa.array(["", "a", "aa", "b", "ab", "ba", "a\0", "\0a", "ä", "abcdefgh" * 40])
+    assert len({*id_digests(names).tolist()}) == len(names)
+    for other in (-X, X * 2, X[:, ::-1], np.roll(X, 1, axis=0), np.nextafter(X, np.float32(9))):
+        assert not np.isin(row_digests(ids, np.ascontiguousarray(other)), found).any()
+    # One changed bit changes half of the digest's bits.
+    words = X[:1].view(np.uint32) ^ (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None] * (np.arange(7) == 2)
+    flipped = row_digests(pa.array([""] * 32), words.astype(np.uint32).view(np.float32)) ^ found[0]
+    assert 24 < np.mean([int(one).bit_count() for one in flipped]) < 40
 
 
 def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(mapping, tmp_path):

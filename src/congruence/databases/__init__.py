@@ -31,6 +31,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     WrittenFile,
+    bytes_a_row,
     rows_of,
 )
 from congruence.databases._collections import CollectionDatabase, Collections
@@ -59,6 +60,7 @@ __all__ = [
     "Stage",
     "VectorSide",
     "WrittenFile",
+    "bytes_a_row",
     "check_writable",
     "open_database",
     "rows_of",

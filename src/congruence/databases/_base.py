@@ -45,6 +45,8 @@ INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
 #: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
+_ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
+
 MARK_KEY = "congruence.migration"  # metadata key of the data that a migration stores with the new vectors
 
 #: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
@@ -358,6 +360,17 @@ class Database(ABC):
         """Return the free bytes on the database's disk, if it is on this machine."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
 
+    def bytes_needed(self, info: DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the bytes that a migration takes on the database's disk at most; measured by ``bench_migrate.py``."""
+        return info.rows * bytes_a_row(dim, element_type)
+
+    def version(self) -> object | None:
+        """Return a value that differs from an earlier one of this object if another client has written in between.
+
+        What this object itself wrote may change it, too. None: the database cannot tell.
+        """
+        return None
+
     @abstractmethod
     def stage(self) -> Stage:
         """Return the state of the migration, read from the database now."""
@@ -387,6 +400,15 @@ class Database(ABC):
     @abstractmethod
     def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
+
+    def spread(self, rows: int, n: int) -> Iterator[Block]:
+        """Yield at least ``n`` of about ``rows`` old rows from all over: tables are often sorted."""
+        step, seen = max(rows // n, 1), 0
+        for block in self.scan("old"):
+            picked = np.arange(-seen % step, len(block.ids), step)
+            seen += len(block.ids)
+            kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
+            yield block._replace(ids=block.ids.take(pa.array(picked)), vectors=block.vectors[picked], modalities=kinds)
 
     def without_condition(self) -> Self:
         """Return this database, on the same connection, with all rows selected."""
@@ -688,6 +710,11 @@ class Database(ABC):
         self.close()
 
 
+def bytes_a_row(dim: int, element_type: str) -> int:
+    """Return the size of a vector in bytes."""
+    return -(-dim * _ELEMENT_BITS[element_type] // 8)
+
+
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -837,6 +864,20 @@ def wait_until_indexed(pending: Callable[[], object], name: str) -> None:
                 "Wait until it is indexed, then run this step again.",
             )
         time.sleep(LOOK_SECONDS)
+
+
+def files_version(paths: Iterable[Path]) -> list[tuple[str, int, int, int]] | None:
+    """Return what differs once one of the files was written to; None if they do not hold still."""
+    for _ in range(5):
+        try:
+            found = [(path.name, one.st_ino, one.st_size, one.st_mtime_ns) for path in paths for one in [path.stat()]]
+        except OSError:
+            return None
+        # A file's time advances in steps of up to 10 ms, in which a second write would not change it.
+        if all(time.time_ns() - changed > 50_000_000 for *_, changed in found):
+            return found
+        time.sleep(0.06)
+    return None
 
 
 def time_scratch(

@@ -9,6 +9,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -89,6 +91,8 @@ class LanceDB(ColumnDatabase):
     )
     by_ranges = True
     _version = 0
+    _commits = 0  # of new vectors, by this object
+    _counted: Mapping[tuple[int, str], int] = {}  # by version and condition
 
     def _connect(self, address: base.Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
@@ -109,6 +113,17 @@ class LanceDB(ColumnDatabase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lance=import_lance())
+
+    def bytes_needed(self, info: base.DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the size of the column's files and of an index like those that are there."""
+        new, old = (base.bytes_a_row(*kind) for kind in ((dim, element_type), (info.dim, info.element_type)))
+        files = Path(self._place, "_indices").rglob("*") if self._folder is not None and info.index else ()
+        indices = sum(file.stat().st_size for file in files)
+        return int(1.02 * info.rows * new + max(new / old, 1) * indices) + 2**16
+
+    def version(self) -> object | None:
+        """Return the number of versions, without those by which this object committed new vectors."""
+        return self._open().version - self._commits
 
     def _open(self) -> lance.LanceDataset:
         with self._errors():
@@ -160,7 +175,7 @@ class LanceDB(ColumnDatabase):
         kept = decoded_metadata(data.schema.field(old).metadata).get(_OLD_SPACE)
         with self._errors():
             total = data.count_rows(self._rows)
-            rows = data.count_rows(self._having(old))
+            rows = self._count(data, self._having(old))
             index = find_index(data, old)
             return base.DatabaseInfo(
                 place=self._place + (f":{self._column}" if several else ""),
@@ -237,40 +252,67 @@ class LanceDB(ColumnDatabase):
                     cursor: base.Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
+    def spread(self, rows: int, n: int) -> Iterator[Block]:
+        """Take rows by their positions; with a condition, of which these are not known, scan."""
+        data, column = self._latest("old")
+        if self._rows is not None:
+            yield from super().spread(rows, n)
+            return
+        with self._errors():
+            yield self._taken(data, column, range(0, data.count_rows(), max(rows // n, 1)))
+
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        (data, column), start, rows = self._latest(side), 0, []
+        (data, column), start, rows = self._latest(side), 0, list[int]()
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
                 positions = pc.index_in(base.as_ids(piece.column(0)), value_set=ids)
                 rows += (np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
                 start += len(piece)
-            columns = [self._ids, column, *([self._modality] if self._modality else [])]
-            taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
-            (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
-            vectors, has = base.matrix_of(found.column(1))
-            mask = pa.array(has)
-            modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
-            return Block(base.as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+            return self._taken(data, column, rows)
+
+    def _taken(self, data: lance.LanceDataset, column: str, rows: Sequence[int]) -> Block:
+        """Return the rows at these positions that have a vector."""
+        columns = [self._ids, column, *([self._modality] if self._modality else [])]
+        taken = data.take(list(rows), columns=[quoted(name) for name in columns]).combine_chunks()
+        (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
+        vectors, has = base.matrix_of(found.column(1))
+        mask = pa.array(has)
+        modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
+        return Block(base.as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
         data, column = self._latest(side)
         with self._errors():
-            return int(data.count_rows(self._having(column)))
+            return self._count(data, self._having(column))
 
     def _count_lacking(self, side: VectorSide) -> int:
         data, *names = self._both()
         other, lacking = names if side == "new" else reversed(names)
         with self._errors():
-            return int(data.count_rows(f"{quoted(other)} IS NOT NULL AND {quoted(lacking)} IS NULL"))
+            return self._count(data, _lacking(other, lacking))
+
+    def _count(self, data: lance.LanceDataset, condition: str) -> int:
+        """Count rows once in a version, which never changes: Lance reads whole vectors to see where there are some."""
+        if (data.version, condition) not in self._counted:
+            known = {key: n for key, n in self._counted.items() if key[0] == data.version}
+            self._counted = {**known, (data.version, condition): int(data.count_rows(condition))}
+        return self._counted[data.version, condition]
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
         data, *names = self._both()
+        names, both, ours, theirs = (names if side == "old" else names[::-1]), 0, 0, 0
         with self._errors():
-            for whole in self._pieces(data, names if side == "old" else names[::-1], None, batch):
-                piece = whole.where(whole.vectors[0][1])
+            for whole in self._pieces(data, names, None, batch):
+                (_, first), (_, second) = whole.vectors
+                both, ours, theirs = both + (first & second).sum(), ours + first.sum(), theirs + second.sum()
+                piece = whole.where(first)
                 if len(piece.ids):
                     (rows, every), (others, has) = piece.vectors
                     yield Block(piece.ids, numbers_of(rows), piece.modalities, 0), numbers_of(others), has, every
+        counted = {self._having(names[0]): ours, self._having(names[1]): theirs}
+        if self._rows is None:
+            counted |= {_lacking(*names): ours - both, _lacking(*names[::-1]): theirs - both}
+        self._counted = {(data.version, condition): int(n) for condition, n in counted.items()}
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""
@@ -383,27 +425,32 @@ class LanceDB(ColumnDatabase):
         """Search with the index and its distance, or exactly, by L2, without one; by Hamming for bits."""
         data, old, new = self._both() if side == "new" else (*self._latest("old"), "")
         column = new or old
-        index = find_index(data, column) or find_index(data, old)
+        own = find_index(data, column)
+        index = own or find_index(data, old)
         rows = np.asarray(queries, np.float32)
         if is_bits(data.schema.field(column).type):
             metric, rows = {"metric": "hamming"}, base.pack(rows)
         else:
             metric = {"metric": index.metric} if index and index.metric != "hamming" else {}
+
+        def nearest(query: np.ndarray, *columns: str) -> pa.Table:
+            return data.to_table(
+                columns=[quoted(self._ids), *columns],
+                nearest={"column": quoted(column), "q": query, "k": k, **metric},
+                filter=self._rows,
+                prefilter=True,
+                disable_scoring_autoprojection=True,  # otherwise Lance warns at each query
+            )
+
         with self._errors():
-            return [
-                base.as_ids(
-                    data.to_table(
-                        columns=[quoted(self._ids)],
-                        nearest={"column": quoted(column), "q": query, "k": k, **metric},
-                        filter=self._rows,
-                        prefilter=True,
-                        disable_scoring_autoprojection=True,  # otherwise Lance warns at each query
-                    )
-                    .column(0)
-                    .combine_chunks()
-                )
-                for query in rows
-            ]
+            if own is None and rows.dtype == np.float32 and len(rows) > 1:
+                with suppress(ValueError, OSError):  # of a version of Lance that takes one query at a time
+                    found = nearest(rows, "_distance").rename_columns(["query", "id", "distance"])
+                    found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
+                    ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
+                    ids = base.as_ids(found["id"].combine_chunks())
+                    return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
+            return [base.as_ids(nearest(query).column(0).combine_chunks()) for query in rows]
 
     def switch(self) -> None:
         """Rename both columns in one version.
@@ -597,6 +644,7 @@ class LanceDB(ColumnDatabase):
                     fitting.append(file)
             if fitting:
                 commit(data, [(file["fragment"], DataFile(**file["file"])) for file in fitting])
+                self._commits += 1
             return fitting
 
         committed = [file["fragment"] for file in self._change(commit_fitting)]
@@ -768,6 +816,11 @@ class LanceIndex(NamedTuple):
         if self.hnsw:
             parts.append("m={}, ef_construction={}".format(*self.hnsw))
         return ", ".join(parts)
+
+
+def _lacking(having: str, column: str) -> str:
+    """Return the condition for rows with a vector in one column and none in another."""
+    return f"{quoted(having)} IS NOT NULL AND {quoted(column)} IS NULL"
 
 
 def find_index(data: lance.LanceDataset, column: str) -> LanceIndex | None:

@@ -34,6 +34,9 @@ _REMEMBERED = 2**17
 #: it reads; without the cache, the chain would be read from disk again for each row.
 _CACHE_BYTES = 64 * 2**20
 
+#: Number of rows whose other columns are measured, and bytes of an empty table, in pages of its parts.
+_SIZED, _EMPTY = 512, 2**17
+
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
 _MARK = "(mark TEXT NOT NULL)"  # column of the table with the mark of a migration
@@ -112,6 +115,31 @@ class SQLite(CollectionDatabase):
     def _statements(self) -> dict[str, str]:
         tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
+
+    _same_at: tuple[object, int] | None = None  # see ``_pairs``
+
+    def bytes_needed(self, info: DatabaseInfo, dim: int, element_type: str) -> int:
+        """Return the size of a second table, whose chunks are whole from their first row on, and of the log."""
+        vec0 = self._open(self._place().old)
+        size, slots = self._read(f"SELECT max(size), sum(size) FROM {quoted(vec0.table + '_chunks')}")[0]
+        if not any("partition" in argument.lower() for argument in vec0.arguments):  # each partition has its own chunks
+            slots = -(-info.rows // size) * size
+        ids = self._read(f"SELECT id FROM {vec0.keys} ORDER BY id")[:: max(info.rows // _SIZED, 1)]
+        records = self._records(vec0, [id_ for (id_,) in ids])
+        values = [value for record in records for value in record[3:]]
+        blobs = sum(len(value) for value in values if isinstance(value, bytes)) / len(records)  # of other vectors
+        texts = sum(len(str(value).encode()) + 16 for value in values if not isinstance(value, bytes)) / len(records)
+        if vec0.id_type == "text":  # in a table and its index
+            texts += 2 * sum(len(record[1].encode()) + 12 for record in records) / len(records)
+        row = 1.01 * (base.bytes_a_row(dim, element_type) + 8 + blobs)
+        table = slots * row + info.rows * 1.1 * (24 + texts) + _EMPTY
+        if self._read("PRAGMA journal_mode")[0][0] == "wal":  # which holds a block of rows
+            table += min(table, 1.1 * (2**21 // info.dim + 64 + size) * (row + texts))
+        return int(table)
+
+    def version(self) -> object | None:
+        """Return SQLite's counter of the commits of other connections."""
+        return self._read("PRAGMA data_version")[0][0]
 
     def _names(self) -> Collection[str]:
         return self._statements()
@@ -200,6 +228,24 @@ class SQLite(CollectionDatabase):
             ids[-1] if ids else 0,
         )
 
+    def spread(self, rows: int, n: int) -> Iterator[Block]:
+        """Look rows up by their ids: vec0 takes as long to read a vector in a scan."""
+        vec0, width = self._side("old")
+        ids = [id_ for (id_,) in self._read(f"SELECT id FROM {vec0.keys} ORDER BY id")][:: max(rows // n, 1)]
+        yield self._block(vec0, self._records(vec0, ids), width)
+
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        """Also remember at which state of the file all copies were there, with the same fields."""
+        state, whole = self._state(), side == "old"
+        for found in super()._pairs(side, batch):
+            whole &= bool(found[3].all())
+            yield found
+        self._same_at = state if whole else None
+
+    def _state(self) -> tuple[object, int]:
+        """Return what changes with each commit of any connection, this one's changes included."""
+        return self.version(), self._client.total_changes
+
     def _count(self, collection: Vec0, *, all_rows: bool = False) -> int:
         return int(self._read(f"SELECT count(*) FROM {quoted(collection.table + '_rowids')}")[0][0])
 
@@ -287,7 +333,7 @@ class SQLite(CollectionDatabase):
         """Delete rows that the application has deleted, and update the other columns, before the tables are renamed."""
         (old, _), (new, _) = self._side("old"), self._side("new")
         self._delete_rows(new, self._unmatched("new", "old"))
-        if old.others:
+        if old.others and self._same_at != self._state():
             differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in old.others)
             changed = self._read(
                 f"SELECT o.{old.ids} FROM {quoted(old.table)} AS o CROSS JOIN {quoted(new.table)} AS n "

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -77,6 +78,60 @@ def hashes(ids: pa.Array, vectors: np.ndarray, size: int = 8) -> np.ndarray:
     )
     found = np.frombuffer(digests, "<u8")
     return found if size == 8 else found.reshape(-1, size // 8)
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of the sequence whose mixed terms are the weights of ``row_digests``
+
+
+def _mixed(words: np.ndarray) -> np.ndarray:
+    """Return words, uint64, each mixed by the finalizer of MurmurHash3, in place."""
+    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(33)
+    return words
+
+
+@lru_cache(8)
+def _weights(n: int) -> np.ndarray:
+    return _mixed(np.arange(1, n + 1, dtype=np.uint64) * _STEP) | np.uint64(1)
+
+
+def id_digests(ids: pa.Array) -> np.ndarray:
+    """Return a digest of the text of each id, uint64 of shape (b,)."""
+    texts = ids.cast(pa.large_string())
+    if not len(texts):
+        return np.empty(0, np.uint64)
+    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    starts, sizes = ends[:-1] - ends[0], np.diff(ends)
+    weights = _weights(1 << int(sizes.max()).bit_length())
+    sums = np.zeros(len(data) + 1, np.uint64)  # running, modulo 2⁶⁴: also right for empty texts
+    np.cumsum((data + np.uint64(1)) * weights[np.arange(len(data)) - np.repeat(starts, sizes)], out=sums[1:])
+    return _mixed(sums[starts + sizes] - sums[starts])
+
+
+def row_digests(ids: pa.Array, vectors: np.ndarray) -> np.ndarray:
+    """Return a digest of id and vector (b, dim) of each row, uint64 of shape (b,), against accidents.
+
+    Multilinear hashing (Lemire and Kaser 2014) of the vector's 32-bit words, then mixed: sums over rows tell rows apart
+    that have exchanged their vectors. Ten times as fast as ``hashes``, of which files of earlier versions consist.
+    """
+    words = np.ascontiguousarray(vectors, np.float32).view(np.uint32)
+    return _mixed(id_digests(ids) + np.einsum("ij,j->i", words, _weights(words.shape[1])))
+
+
+def pair_digests(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Return a digest of the digests of old and new rows, uint64 of shape (b,)."""
+    return _mixed(old * _STEP + new)
+
+
+def is_among(digests: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return which digests (b,) are among others, which are sorted, bool of shape (b,)."""
+    if not len(known):
+        return np.zeros(len(digests), bool)
+    places = np.minimum(np.searchsorted(known, digests), len(known) - 1)
+    return np.asarray(known[places] == digests)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from congruence.databases import Block, Database, DatabaseInfo, rows_of
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
+from congruence.upgrade.migrate.journal import is_among, pair_digests, row_digests
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.transform import BlockMap
 
@@ -62,6 +63,7 @@ class RowMapper:
         #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
         self.selected: pa.Array | None = None
         self._functions: dict[str | None, BlockMap] = {}
+        self._pairs = [np.empty(0, np.uint64)]  # digests of old rows and what this process has mapped them to
 
     def _map(self, rows: np.ndarray, modality: str | None) -> np.ndarray:
         if modality not in self._functions:
@@ -104,8 +106,27 @@ class RowMapper:
         return normalize_rows(vectors) if self.scale else vectors
 
     def encoded(self, block: Block) -> np.ndarray:
-        """Map a block, and encode it as it is written."""
-        return self.new.encode(self(block.ids, block.vectors, block.modalities))
+        """Map a block, encode it as it is written, and remember the rows for ``has_mapped``."""
+        vectors = self.new.encode(self(block.ids, block.vectors, block.modalities))
+        pairs = pair_digests(row_digests(block.ids, block.vectors), row_digests(block.ids, vectors))
+        self.remember(pairs, block.modalities)
+        return vectors
+
+    def remember(self, pairs: np.ndarray, modalities: pa.Array | None) -> None:
+        """Remember old rows and what they are mapped to, by ``pair_digests`` (b,), for ``has_mapped``."""
+        if self._depends_on_the_vector_alone(modalities):
+            self._pairs.append(pairs)
+
+    def has_mapped(self, pairs: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
+        """Return which old and new rows, by ``pair_digests`` (b,), were mapped by this process, bool of shape (b,)."""
+        if not self._depends_on_the_vector_alone(modalities):
+            return np.zeros(len(pairs), bool)
+        if len(self._pairs) > 1:
+            self._pairs = [np.unique(np.concatenate(self._pairs))]
+        return is_among(pairs, self._pairs[0])
+
+    def _depends_on_the_vector_alone(self, modalities: pa.Array | None) -> bool:
+        return not self.native and self.selected is None and (modalities is None or self.modality is not None)
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""

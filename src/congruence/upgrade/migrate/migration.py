@@ -18,7 +18,7 @@ from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive
-from congruence.databases import Block, Database, Stage, open_database
+from congruence.databases import Block, Database, Stage, bytes_a_row, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
@@ -33,8 +33,16 @@ from congruence.upgrade.migrate.journal import (
     summarize,
 )
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
-from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
-from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.passes import (
+    EARLIER_DIGITS,
+    PASSES,
+    RANGE_BYTES,
+    Passes,
+    Retry,
+    paced,
+    rows_per_block,
+)
+from congruence.upgrade.migrate.plan import Plan, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 from congruence.upgrade.migrate.written import Marks, NewRows, Written, find_written, keep_written, map_back
@@ -127,6 +135,7 @@ class Migration:
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
         database.engine = engine
         self.marks: Marks | None = None
+        self._proof: tuple[object, dict[str, Any]] | None = None  # version that `verify` found complete, and its counts
         self._plans: dict[Path, int] = {}  # when the files of re-embedded rows that were read were written
         if kept is not None:
             self.mapper.scale = kept.scale
@@ -259,12 +268,14 @@ class Migration:
             note = {"map": self._digest, "model": result.model or "", "version": journal.version}
             note |= {"revision": result.revision} if result.revision else {}
             self.retry(self.database.prepare, self.mapper.dim, self.mapper.new.element_type, note)
+            version = None if resume else self.retry(self.database.version)
             if journal.state == "filling":
                 if resume:  # rows may have been added since the plan
                     self._judge(self.passes.repair(callback, marks=self.marks, write=False)["sample"])
                 tell("mapping")
                 self.passes.fill(journal, self.folder, callback)
-            if self.database.capabilities.concurrent_writes or journal.resumed:
+            unchanged = version is not None and version == self.retry(self.database.version)
+            if journal.resumed or (self.database.capabilities.concurrent_writes and not unchanged):
                 self._repair(journal, tell, callback)
             tell("indexing")
             index = self.retry(self.database.build_index)
@@ -288,7 +299,8 @@ class Migration:
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
             self.database.check_unchanged()
-            result = verify(
+            version = self.retry(self.database.version)
+            result, counts = verify(
                 self.database,
                 self.mapper,
                 journal.sample,
@@ -297,7 +309,9 @@ class Migration:
                 least_recall=least_recall,
                 callback=callback,
                 marks=self.marks,
+                prove=version is not None,
             )
+            self._proof = None if version is None or counts is None or not result.passed else (version, counts)
             journal.verification = result.to_dict()
             if journal.state != "switched":
                 journal.state = "verified" if result.passed else "filled"
@@ -372,8 +386,8 @@ class Migration:
             self.retry(database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
-            rows, checksum = self.passes.checksum()
             known = journal.passes[-1]["old"] if journal.passes else None
+            rows, checksum = self.passes.checksum(earlier=len(known or "") == EARLIER_DIGITS)
             status = {
                 "rows": rows,
                 "identical": known == checksum if known else None,
@@ -603,11 +617,12 @@ class Migration:
     ) -> None:
         """Repeat passes until one finds no differences, which others judge and repair; record each in the journal.
 
-        ``keep``: also keep the marks of the vectors, before a switch.
+        The first is that of ``verify``, if this process has made it and the database proves that nobody has written
+        since. ``keep``: also keep the marks of the vectors, before a switch.
         """
         for number in range(1, PASSES + 1):
             tell(f"comparing, pass {number}")
-            counts = self.passes.repair(callback, marks=self.marks, write=False)
+            counts = self._proven() or self.passes.repair(callback, marks=self.marks, write=False)
             right, changed = counts.pop("marks"), counts.pop("sample")
             if self.marks is not None:
                 self.marks.add(right)
@@ -626,6 +641,13 @@ class Migration:
             "removed).",
             "Stop writers for the time of the switch, and pass `resume=True`.",
         )
+
+    def _proven(self) -> dict[str, Any] | None:
+        """Return once what ``verify`` has found, if nothing was written since."""
+        proof, self._proof = self._proof, None
+        if proof is None or proof[0] != self.retry(self.database.version):
+            return None
+        return proof[1]
 
     def _judge(self, ids: list[int | str]) -> None:
         """Refuse rows that were added or changed since the plan, and do not fit the map."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.engine import Engine
 from congruence.databases import Block, Cursor, Database, PairedBlock, RowRange, WrittenFile
 from congruence.errors import DatabaseUnavailableError, MigrationError, ParameterError
-from congruence.upgrade.migrate.journal import Journal, hashes
+from congruence.upgrade.migrate.journal import Journal, hashes, id_digests, pair_digests, row_digests
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.written import Marks
 
@@ -27,6 +26,7 @@ CHECKPOINT_SECONDS = 5.0  # seconds between checkpoints, i.e. the work that a ki
 SAMPLE_IDS = 1000  # number of ids that the journal keeps for verification
 RANGE_BYTES = 256 * 2**20  # target size of a range of rows, in bytes of old vectors
 _BLOCK_BYTES = 8 * 2**20  # the same of a block
+EARLIER_DIGITS = 32  # of a checksum of earlier versions, as hexadecimal text
 
 _T = TypeVar("_T")
 
@@ -77,31 +77,38 @@ class Retry:
                 self.wait(attempt, error)
 
 
-def checksum_of(ids: pa.Array, vectors: np.ndarray) -> int:
-    """Return the sum of 128-bit digests of id and vector, (b,) and (b, dim), which does not depend on their order."""
+def checksum_of(ids: pa.Array, vectors: np.ndarray, *, earlier: bool = False) -> int:
+    """Return the sum of digests of id and vector, (b,) and (b, dim), which does not depend on the order of rows.
+
+    ``earlier``: as the first versions of this library computed it.
+    """
+    if not earlier:
+        return int(row_digests(ids, vectors).sum(dtype=np.uint64))
     words = hashes(ids, vectors, 16).view("<u4").sum(axis=0, dtype=np.uint64).tolist()
     return sum(word << 32 * k for k, word in enumerate(words))
 
 
-def checksum_text(total: int) -> str:
-    """Return a checksum, modulo 2¹²⁸, as hexadecimal text."""
-    return f"{total % 2**128:032x}"
+def checksum_text(total: int, *, earlier: bool = False) -> str:
+    """Return a checksum, modulo 2⁶⁴ (earlier 2¹²⁸), as hexadecimal text."""
+    return f"{total % 2**128:032x}" if earlier else f"{total % 2**64:016x}"
 
 
 class Sample:
     """A uniform sample of ids: those with the smallest hashes, in whatever order and however often they are read."""
 
-    def __init__(self, ids: Iterable[int | str] = ()) -> None:
-        self._keys: dict[int | str, bytes] = {}
+    def __init__(self, ids: Sequence[int | str] = ()) -> None:
+        self._keys: dict[int | str, int] = {}
         self.add(ids)
 
-    def add(self, ids: Iterable[int | str]) -> None:
+    def add(self, ids: pa.Array | Sequence[int | str]) -> None:
         """Add ids, of which the sample may have some already."""
-        largest = max(self._keys.values()) if len(self._keys) == SAMPLE_IDS else b"\xff" * 9
-        for name in ids:
-            key = blake2b(str(name).encode(), digest_size=8).digest()
-            if key < largest:
-                self._keys[name] = key
+        keys = id_digests(ids if isinstance(ids, pa.Array) else pa.array(map(str, ids), pa.large_string()))
+        if len(self._keys) == SAMPLE_IDS:
+            few = np.flatnonzero(keys < max(self._keys.values()))
+        else:
+            few = np.argpartition(keys, SAMPLE_IDS)[:SAMPLE_IDS] if len(keys) > SAMPLE_IDS else np.arange(len(keys))
+        names = ids.take(pa.array(few)).to_pylist() if isinstance(ids, pa.Array) else [ids[k] for k in few.tolist()]
+        self._keys |= zip(names, keys[few].tolist(), strict=True)
         if len(self._keys) > SAMPLE_IDS:
             self._keys = dict(sorted(self._keys.items(), key=lambda item: item[1])[:SAMPLE_IDS])
 
@@ -129,6 +136,11 @@ class Found:
         marks = base64.b64encode(np.concatenate(self.marks).astype("<u8").tobytes()).decode()
         return {**vars(self), "sample": self.sample.ids, "marks": marks}
 
+    def counts(self, removed: int = 0) -> dict[str, Any]:
+        """Return what a pass over all rows has found, of which the journal keeps all but "marks" and "sample"."""
+        counts = {"rows": self.rows, "written": self.written, "removed": removed, "old": checksum_text(self.old)}
+        return {**counts, "marks": np.concatenate(self.marks), "sample": self.sample.ids}
+
     def add(self, result: dict[str, Any]) -> None:
         """Add the plain data of another range of rows."""
         self.rows += result["rows"]
@@ -145,7 +157,7 @@ Changes = tuple[np.ndarray, np.ndarray] | None
 
 @dataclass(frozen=True)
 class Work:
-    """What a pass does with a range of rows: ``change`` is ``fill``, ``compare`` or ``add_up``.
+    """What a pass does with a range of rows: ``change`` is ``fill``, ``compare`` or ``only_add_up``.
 
     Called here or by an engine's workers.
     """
@@ -175,12 +187,12 @@ class Work:
 
 def fill(work: Work, block: PairedBlock, found: Found) -> Changes:
     """Map the rows that have no new vector, and sample the ids of all."""
-    found.sample.add(block.ids.to_pylist())
+    found.sample.add(block.ids)
     missing = ~block.has_new
     if not missing.any():
         return None
     # Map whole blocks, because matrix products of other sizes may differ in the last digits.
-    vectors = work.mapper.new.encode(work.mapper(block.ids, block.old, block.modalities))
+    vectors = work.mapper.encoded(Block(block.ids, block.old, block.modalities, 0))
     return missing, vectors if missing.all() else vectors[missing]
 
 
@@ -189,26 +201,45 @@ def compare(work: Work, block: PairedBlock, found: Found) -> Changes:
 
     New vectors that the application wrote after a switch stay.
     """
-    add_up(work, block, found)
+    right, pairs, digests = add_up(work, block, found)
+    if right.all():
+        found.marks.append(digests)
+        return None
     wanted = work.database.as_stored(work.mapper(block.ids, block.old, block.modalities))
     differs = work.mapper.new.differs(block.new, wanted)
     theirs = np.zeros(len(differs), bool)
     if work.marks is not None and differs.any():
         theirs = differs & block.new.any(axis=1) & work.marks.theirs(block.ids, block.old, block.new)
     wrong, ours = ~block.has_new | (differs & ~theirs), block.has_new & ~differs
-    found.marks.append(hashes(block.ids.filter(pa.array(ours)), block.new[ours]))
+    found.marks.append(digests[ours])
+    work.mapper.remember(pairs[ours], block.modalities)
     if not wrong.any():
         return None
     ids = block.ids.filter(pa.array(wrong))
     found.sample.add(ids.filter(pa.array(work.mapper.maps(ids))).to_pylist())
     # Of rows whose other fields have changed, theirs is written again.
     vectors = np.where(theirs[:, None], block.new, work.mapper.new.encode(wanted))
+    mapped = pair_digests(row_digests(block.ids, block.old), row_digests(block.ids, vectors))
+    work.mapper.remember(mapped[wrong & ~theirs], block.modalities)
     return wrong, np.ascontiguousarray(vectors[wrong])
 
 
-def add_up(work: Work, block: PairedBlock, found: Found) -> Changes:
-    """Compute the checksum of the old vectors."""
-    found.old += checksum_of(block.ids, block.old)
+def add_up(work: Work, block: PairedBlock, found: Found) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Add to the checksum of the old vectors; return which rows are as this process mapped them, and digests.
+
+    These rows need not be mapped again. The digests are ``pair_digests``, and those of the new vectors for the marks.
+    """
+    old, new = row_digests(block.ids, block.old), row_digests(block.ids, block.new)
+    found.old += int(old.sum(dtype=np.uint64))
+    pairs = pair_digests(old, new)
+    right = block.has_new & work.mapper.has_mapped(pairs, block.modalities)
+    marked = new if work.marks is None or not work.marks.earlier else work.marks.digests(block.ids, block.new)
+    return right, pairs, marked
+
+
+def only_add_up(work: Work, block: PairedBlock, found: Found) -> Changes:
+    """Add to the checksum of the old vectors."""
+    add_up(work, block, found)
     return None
 
 
@@ -280,8 +311,7 @@ class Passes:
                 self.retry(database.write, block.ids, vectors)
                 if callback is not None:
                     callback(len(block.ids))
-                ids = block.ids.to_pylist()
-                yield {"rows": len(ids), "sample": ids, "files": [], "cursor": block.cursor}
+                yield {"rows": len(block.ids), "sample": block.ids, "files": [], "cursor": block.cursor}
         finally:
             if reader is not database:
                 reader.close()
@@ -291,7 +321,7 @@ class Passes:
     ) -> dict[str, Any]:
         """Write new vectors that differ from the mapped old ones, and remove those without rows.
 
-        With ``marks``, vectors that have none stay. Returns the counts, the hashes of the vectors that were right
+        With ``marks``, vectors that have none stay. Returns the counts, the digests of the vectors that were right
         ("marks"), and ids of rows that were not ("sample"). If not ``write``, "written" counts what has to be.
         """
         self.select()
@@ -312,23 +342,21 @@ class Passes:
         self.retry(remove)
         # Files that can no longer be committed count as written, so that another pass follows.
         self.retry(self.database.take, found.files)
-        old = checksum_text(found.old)
-        counts = {"rows": found.rows, "written": found.written, "removed": removed, "old": old}
-        return {**counts, "marks": np.concatenate(found.marks), "sample": found.sample.ids}
+        return found.counts(removed)
 
-    def checksum(self) -> tuple[int, str]:
+    def checksum(self, *, earlier: bool = False) -> tuple[int, str]:
         """Return the number of rows with an old vector, and the checksum of these."""
 
         def added() -> tuple[int, str]:
             found = Found()
-            if self.engine is not None:
-                for result in self._run(add_up):
+            if self.engine is not None and not earlier:
+                for result in self._run(only_add_up):
                     found.add(result)
             else:
                 for block in self.database.scan("old", batch=rows_per_block(self.mapper.old.dim)):
                     found.rows += len(block.ids)
-                    found.old += checksum_of(block.ids, block.vectors)
-            return found.rows, checksum_text(found.old)
+                    found.old += checksum_of(block.ids, block.vectors, earlier=earlier)
+            return found.rows, checksum_text(found.old, earlier=earlier)
 
         return self.retry(added)
 

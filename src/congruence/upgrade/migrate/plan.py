@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from congruence import errors
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED
-from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
+from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage, bytes_a_row
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.quantize import recall_of
 
@@ -22,8 +21,6 @@ SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
 #: Actions of a certificate (``congruence.upgrade.certify.ACTIONS``) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")
-
-_ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 
 @dataclass
@@ -68,11 +65,6 @@ class Plan(PlainData):
     def refused(self) -> list[str]:
         """Details of the failed checks."""
         return [check["detail"] for check in self.checks if check["outcome"] == "bad"]
-
-
-def bytes_a_row(dim: int, element_type: str) -> int:
-    """Return the size of a stored vector in bytes."""
-    return -(-dim * _ELEMENT_BITS[element_type] // 8)
 
 
 def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +133,7 @@ def make_plan(
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
         plan.note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
-        for check in judge_rows(mapper, _spread(database, info), allow_unknown, database):
+        for check in judge_rows(mapper, database.spread(info.rows, JUDGED), allow_unknown, database):
             plan.checks.append(check)
             if check["outcome"] == "bad":
                 plan.refusals.setdefault(check["check"], misfit(f"at {place}", check))
@@ -166,7 +158,7 @@ def make_plan(
         plan.note("ids", "good", "each id occurs once")
     plan.stored_as = mapper.new.describe()
     if (free := plan.free_bytes) is not None:
-        size = plan.bytes_new
+        size = database.bytes_needed(info, mapper.dim, element_type)
         enough, words = free >= size, f"{say_size(free)} free, {say_size(size)} needed"
         why = f"The database's disk has {free:,} bytes free, and {size:,} are needed."
         fix = "Free some, or pass `element_type='float16'`."
@@ -284,16 +276,6 @@ def _measure(
     with np.errstate(over="ignore"):
         stored = vectors.astype(np.float16).astype(np.float32) if kind == "float16" else vectors
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
-
-
-def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
-    """Yield rows from all over the store: stores are often sorted, so the first do not stand for all."""
-    step, seen = max(info.rows // JUDGED, 1), 0
-    for block in database.scan("old"):
-        picked = np.arange(-seen % step, len(block.ids), step)
-        seen += len(block.ids)
-        kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
-        yield block._replace(ids=block.ids.take(pa.array(picked)), vectors=block.vectors[picked], modalities=kinds)
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:

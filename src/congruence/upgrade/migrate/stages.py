@@ -329,7 +329,7 @@ class _Table:
                 retry(database.flush)
                 stored = retry(database.fetch, names, "new")
                 ours = ~new.differs(stored.vectors, database.as_stored(vectors[rows_of(stored.ids, names)]))
-                marks.add(hashes(stored.ids.filter(pa.array(ours)), stored.vectors[ours]))
+                marks.add(marks.digests(stored.ids.filter(pa.array(ours)), stored.vectors[ours]))
         retry(database.flush)
         if marks is not None:
             marks.write(migration.folder)

@@ -13,63 +13,66 @@ import pyarrow as pa
 from congruence.databases import Block, Database, rows_of
 from congruence.errors import CorruptFileError, MigrationError, ParameterError
 from congruence.io.locations import Location
-from congruence.upgrade.migrate.journal import hashes
+from congruence.upgrade.migrate.journal import hashes, is_among, row_digests
 from congruence.upgrade.migrate.mapper import RowMapper
 
 #: What a rollback does with rows that the application wrote after the switch.
 NewRows: TypeAlias = Literal["refuse", "keep", "map-back"]
 
-#: Files in the journal's folder: hashes of the new vectors that this migration wrote, and ids of rows whose old vectors
-#: a rollback computed.
-_MARKS, MAPPED_BACK = "written.u64", "mapped-back.txt"
+#: Files in the journal's folder: digests of the new vectors that this migration wrote, by ``row_digests`` or, in
+#: earlier versions, by ``hashes``; and ids of rows whose old vectors a rollback computed.
+_MARKS, _EARLIER, MAPPED_BACK = "written.digests", "written.u64", "mapped-back.txt"
 
 
 class Marks:
-    """Hashes of vectors, with their ids, that a migration wrote, by which those of others are told apart.
+    """Digests of vectors, with their ids, that a migration wrote, by which those of others are told apart.
 
     These are new vectors, and old ones that a rollback computed.
     """
 
     switched = False  # whether readers see the new vectors
 
-    def __init__(self, values: np.ndarray | None = None) -> None:
+    def __init__(self, values: np.ndarray | None = None, *, earlier: bool = False) -> None:
         self.values = np.empty(0, np.uint64) if values is None else values  # sorted
+        self.earlier = earlier  # whether an earlier version began them: they stay of its kind
 
     @classmethod
     def read(cls, folder: Path, *, needed: bool) -> Marks | None:
         """Return the marks in a journal's folder; None if the migration was never switched."""
-        raw = Location.of(folder / _MARKS).read()
+        earlier = (folder / _EARLIER).exists()
+        place = folder / (_EARLIER if earlier else _MARKS)
+        raw = Location.of(place).read()
         if raw is None and not needed:
             return None
         if raw is None or len(raw) % 8:
-            raise CorruptFileError(f"{folder / _MARKS} is missing or damaged.", "Restore it from a backup.")
-        return cls(np.frombuffer(raw, "<u8"))
+            raise CorruptFileError(f"{place} is missing or damaged.", "Restore it from a backup.")
+        return cls(np.frombuffer(raw, "<u8"), earlier=earlier)
 
     def write(self, folder: Path) -> None:
         """Replace the marks in the folder."""
-        Location.of(folder / _MARKS).write(self.values.astype("<u8").tobytes())
+        Location.of(folder / (_EARLIER if self.earlier else _MARKS)).write(self.values.astype("<u8").tobytes())
 
     @staticmethod
     def remove(folder: Path) -> None:
         """Remove the files of a migration that has ended."""
-        for name in (_MARKS, MAPPED_BACK):
+        for name in (_MARKS, _EARLIER, MAPPED_BACK):
             (folder / name).unlink(missing_ok=True)
 
     def add(self, found: np.ndarray) -> None:
-        """Add hashes."""
+        """Add digests."""
         self.values = np.union1d(self.values, found)
 
     def drop(self, found: np.ndarray) -> None:
-        """Remove hashes."""
+        """Remove digests."""
         self.values = np.setdiff1d(self.values, found)
 
     def has(self, ids: pa.Array, vectors: np.ndarray) -> np.ndarray:
         """Return which of these rows (b, dim) were written by the migration, bool of shape (b,)."""
-        if not len(self.values):
-            return np.zeros(len(ids), bool)
-        found = hashes(ids, vectors)
-        places = np.minimum(np.searchsorted(self.values, found), len(self.values) - 1)
-        return np.asarray(self.values[places] == found)
+        return is_among(self.digests(ids, vectors), self.values)
+
+    def digests(self, ids: pa.Array, vectors: np.ndarray) -> np.ndarray:
+        """Return the digests of rows (b, dim) of the kind of these marks."""
+        return hashes(ids, vectors) if self.earlier else row_digests(ids, vectors)
 
     def theirs(self, ids: pa.Array, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return which new vectors (b, dim) the application wrote after a switch, bool of shape (b,).
@@ -149,7 +152,7 @@ def find_written(database: Database, mapper: RowMapper, marks: Marks | None, bat
 def keep_written(database: Database, found: Written, back: Callable[[Block], np.ndarray] | None, marks: Marks) -> None:
     """Bring rows that the application wrote to the old side, before a rollback; can be repeated.
 
-    ``back`` computes old vectors, which the rows otherwise do not get, and ``marks`` get their hashes.
+    ``back`` computes old vectors, which the rows otherwise do not get, and ``marks`` get their digests.
     """
     for ids in found.deleted:
         database.forget_old(ids)
@@ -161,12 +164,12 @@ def keep_written(database: Database, found: Written, back: Callable[[Block], np.
     for ids in (*found.added, *found.changed):
         block = database.fetch(ids, "new")
         if back is None:
-            marks.drop(hashes(block.ids, block.vectors))  # their only vector is not ours to remove
+            marks.drop(marks.digests(block.ids, block.vectors))  # their only vector is not ours to remove
             database.put_old(ids, None)
             continue
         database.put_old(block.ids, back(block))
         put = database.fetch(block.ids, "old")  # as stored
-        marks.add(hashes(put.ids, put.vectors))
+        marks.add(marks.digests(put.ids, put.vectors))
 
 
 def map_back(mapper: RowMapper, folder: Path) -> Callable[[Block], np.ndarray]:
