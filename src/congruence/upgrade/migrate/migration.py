@@ -584,7 +584,8 @@ class Migration:
         journal.write(self.folder)
 
     def _begin(self, rows: int, allow_unknown: bool) -> None:
-        """Write the journal and the map into the journal's folder."""
+        """Create the journal's folder with the map in it."""
+        make_folder(self.folder)
         Marks.remove(self.folder)  # a killed `discard` may have left them, and rows of theirs are not this migration's
         if self.mapper.new.ranges is not None:
             np.save(self.folder / "ranges.npy", self.mapper.new.ranges.astype(np.float32))
