@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -616,6 +617,68 @@ def test_two_runs_at_a_time_are_refused(mapping, tmp_path):
 
     begin(made, mapping, tmp_path, look).run()
     assert second
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("steps", [("run",), ("run", "verify", "switch")])
+def test_a_run_that_another_began_since_the_plan_is_left_alone(mapping, tmp_path, monkeypatch, steps):
+    made, other = table(), mapping.recenter(*(side.mean(axis=0) for side in pairs("text", 50, 5)), modality="text")
+    first, second = (Migration(MemoryDatabase(made), one, journal=tmp_path) for one in (mapping, other))
+    planned = second._plan(False)
+    for step in steps:
+        getattr(first, step)()
+    before = contents(tmp_path)
+    monkeypatch.setattr(second, "_plan", lambda *given, **options: planned)
+    with pytest.raises(errors.MigrationError, match="meanwhile"):
+        second.run()
+    assert contents(tmp_path) == before
+    assert Migration(MemoryDatabase(made), journal=tmp_path).journal.state == first.journal.state
+
+
+@pytest.mark.parametrize("steps", [("run",), ("run", "verify"), ("run", "verify", "switch")])
+def test_new_vectors_of_another_journal_are_left_alone(mapping, tmp_path, monkeypatch, steps):
+    made = table()
+    first, second = (Migration(MemoryDatabase(made), mapping, journal=tmp_path / name) for name in "ab")
+    planned = second._plan(False)
+    for step in steps:
+        getattr(first, step)()
+    before, vectors = contents(tmp_path / "a"), (bits(made.old), bits(made.new), made.switched)
+    monkeypatch.setattr(second, "_plan", lambda *given, **options: planned)
+    for step in (second.run, second.verify, second.switch, second.rollback, second.drop_old, second.discard):
+        with pytest.raises(errors.MigrationError, match="another journal.*Pass that one"):
+            step()
+    assert contents(tmp_path / "a") == before
+    assert (bits(made.old), bits(made.new), made.switched) == vectors
+
+
+@pytest.mark.parametrize("since", ["run", "verify", "switch"])
+def test_a_copy_of_a_journal_goes_on_where_the_original_switched(mapping, tmp_path, since):
+    made = table()
+    before = bits(made.old)
+    with Migration(MemoryDatabase(made), mapping, journal=tmp_path / "a") as first:
+        for step in ("run", "verify", "switch"):
+            getattr(first, step)()
+            if step == since:
+                shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Migration(MemoryDatabase(made), journal=tmp_path / "b") as copy:
+        if since == "run":  # its state allows no switch
+            copy.reload()
+            with pytest.raises(errors.MigrationError, match="filled"):
+                copy.switch()
+            return
+        copy.switch()
+    with Migration(MemoryDatabase(made), journal=tmp_path / "b") as copy:
+        one = next(iter(made.new))
+        made.new[one] = -made.new[one]
+        with pytest.raises(errors.MigrationError, match="1 changed"):
+            copy.rollback()
+        made.new[one] = -made.new[one]
+        assert copy.rollback()["identical"]
+        assert (bits(made.old), made.switched) == (before, False)
+        copy.discard()
 
 
 def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, tmp_path):

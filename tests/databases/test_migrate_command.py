@@ -1,6 +1,7 @@
 """``congruence migrate`` as a user types it, on the in-memory reference database."""
 
 import json
+import re
 import shlex
 import sqlite3
 import sys
@@ -17,6 +18,7 @@ from congruence.cli.migrate import ACTIONS
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.io import open_sink
+from congruence.upgrade.migrate import Migration
 
 
 @pytest.fixture
@@ -334,6 +336,48 @@ def test_what_was_written_between_run_and_verify_leads_to_the_run_that_maps_it(r
     run("switch").refused("congruence migrate memory run")
     run("run").ends(0)
     run("switch").ends(0)
+
+
+def test_a_run_that_another_began_since_the_plan_keeps_its_options(run, made, monkeypatch, tmp_path):
+    plan, calls = Migration._plan, []
+
+    def late(migration, *given, **options):
+        calls.append(migration)
+        found = plan(migration, *given, **options)
+        if len(calls) == 2:  # the plan of the run itself
+            run("run", "--map", "map", "--modality-column", "kind", "--table", "t", "--yes").ends(0)
+        return found
+
+    monkeypatch.setattr(Migration, "_plan", late)
+    run("run", "--map", "map", "--modality", "image", "--yes").ends(2)
+    (kept,) = tmp_path.glob("migration-*/options.json")
+    assert json.loads(kept.read_text())["table"] == "t"
+    run("switch").ends(0)
+    assert made.opened[-1]["modality_column"] == "kind"
+
+
+@pytest.mark.parametrize("since", [(), ("verify",), ("change", "verify"), ("change", "verify", "run")])
+@pytest.mark.parametrize("action", ["finish", "discard"])
+def test_rows_with_only_a_new_vector_lead_to_commands_that_work(run, made, since, action):
+    run("run", "--map", "map", "--yes", "--modality-column", "kind").ends(0)
+    run("switch").ends(0)
+    one = max(made.rows) + 1
+    made.rows[one], made.new[one] = {"kind": "image"}, unit(np.ones((1, E)))[0]
+    run("rollback", "--new-rows", "keep").ends(0)
+    for step in since:
+        if step == "change":
+            made.old |= {name: -row for name, row in list(made.old.items())[:30]}
+        else:
+            run(step).ends(int(step == "verify" and "change" in since))
+    refused = run(action, "--yes").refused("have only a new vector")
+    commands = re.findall(r"congruence migrate memory (\w+)", refused.err)
+    assert commands[-1] == "switch"
+    for command in commands:
+        run(command).ends(0)
+    assert made.switched
+    assert (made.new[one] == unit(np.ones((1, E)))[0]).all()
+    run("finish", "--yes").ends(0)
+    assert made.old.keys() == made.rows.keys()
 
 
 def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_path):  # noqa: F811

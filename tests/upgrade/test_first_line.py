@@ -231,7 +231,7 @@ def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
     shown = {line.split()[0]: line for line in lines[1:] if line.strip()}
     assert {"chosen", "fitted", "stored", "held"} <= set(shown)
     assert "rotation about the means" in shown["chosen"]
-    assert "distinct things" in shown["fitted"]
+    assert "directions" in shown["fitted"]
     assert both._repr_html_().count("<rect") == len(both.scores_["choice"]["tried"])
     with pytest.warns(DegenerateWarning):
         few = congruence.fit(A[:4], B[:4])

@@ -413,3 +413,25 @@ def test_queries_of_the_old_model_are_refused_where_both_have_one_width():
         search.search(old)
     with pytest.raises(errors.SpaceMismatchError, match="'old'"):
         search.reembed(old, budget=5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, None])
+def test_rows_that_the_encoder_does_not_encode_are_counted_and_told(world, bad):
+    old, new, mapping, queries = world
+
+    def encode(rows):
+        wrong = None if bad is None else np.full(E, bad)
+        return [new[row] if row % 7 else wrong for row in map(int, rows)]
+
+    search = LazySearch(old, mapping, encode, budget=40)
+    hits = search.search(queries[:3], k=K)
+    assert search.counts_["failed"] > 0
+    assert isinstance(search.error_, errors.NotFiniteError)
+    assert np.isfinite(hits.scores).all()
+    assert not hits.reembedded[np.vectorize(int)(hits.ids) % 7 == 0].any()
+
+
+def test_an_encoder_that_returns_nothing_is_refused(world):
+    old, _, mapping, queries = world
+    with pytest.raises(errors.ShapeError, match="from encode"):
+        LazySearch(old, mapping, lambda rows: None).search(queries[:1])

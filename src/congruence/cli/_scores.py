@@ -103,7 +103,7 @@ def map_facts(mapping: Map) -> dict[str, object]:
     told = {
         "pairs": facts.get("n_pairs"),
         "paired by": scores.get("paired_by"),
-        "distinct things that they show": f"about {scores['distinct']:.0f}" if "distinct" in scores else None,
+        "directions in which they vary": f"about {scores['distinct']:.0f}" if "distinct" in scores else None,
         **dict(readout.rows() if readout else ()),
         **dict(choice_rows(scores["choice"]) if "choice" in scores else ()),
         "width of the joint space": mapping.d_out if isinstance(mapping, HeadsMap) else None,

@@ -402,6 +402,9 @@ def _say_verdict(certificate: Certificate) -> None:
     say(f"Verdict: {verdict.headline} ({_agreement(verdict)})")
     say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     say(f"Measured on {measured['rows']}; queries: {measured['queries']} ({measured['queries_are']}).")
+    if certificate.distinct:  # few for pairs of few classes, and left-out pairs are of these classes too
+        varied = " and ".join(f"{name} pairs vary in about {n:.0f}" for name, n in certificate.distinct.items())
+        say(f"The {varied} directions; of items of other kinds the verdict says nothing.")
 
 
 def print_certificate(certificate: Certificate) -> None:
@@ -432,7 +435,7 @@ def print_certificate(certificate: Certificate) -> None:
         for control, meaning in meanings.items():
             shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
     shown |= {f"{m} variance in directions that the pairs span": f"{c:.1%}" for m, c in certificate.covered.items()}
-    shown |= {f"distinct things the {m} pairs show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
+    shown |= {f"directions in which the {m} pairs vary": f"about {n:.0f}" for m, n in certificate.distinct.items()}
     shown |= {f"mapped rows of {name_strategy(way)} are read as": role for way, role in certificate.roles.items()}
     print_table("", ["", "value"], [[name, value] for name, value in shown.items()])
     gained = ("score", "score_at_most", "cosine", "cosine_at_most")

@@ -144,7 +144,7 @@ def shown(mapping: _Fitted) -> dict[str, str]:
     if "paired_by" in scores:
         pairs += f" by {scores['paired_by']}"
     if "distinct" in scores:
-        pairs += f", which show about {scores['distinct']:,.0f} distinct things"
+        pairs += f", which vary in about {scores['distinct']:,.0f} directions"
     for name in ("refinement", "alignment"):
         record = scores.get(name)
         if isinstance(record, dict):

@@ -369,7 +369,9 @@ def choose_map(
 
 
 def count_distinct(X: np.ndarray) -> float:
-    """Return how many distinct things rows (n, d) show: exp of the entropy of their variance by principal direction.
+    """Return in how many directions rows (n, d) vary: exp of the entropy of their variance by principal direction, the
+    effective rank (Roy and Vetterli 2007), with copies counted once.
+
     Pairs of few classes are many rows of few things, and a map fitted on them fails on others. That does not show on
     left-out pairs, which are of the same classes.
     """

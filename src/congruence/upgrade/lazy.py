@@ -29,6 +29,7 @@ from congruence.errors import (
     IdError,
     LockedError,
     MigrationError,
+    NotFiniteError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
@@ -373,15 +374,19 @@ class LazySearch:
 
     def _ask(self, keys: np.ndarray) -> np.ndarray | None:
         try:
-            return self._as_vectors(self.encode(self.rows.names(keys)), len(keys))
+            vectors = self._as_vectors(self.encode(names := self.rows.names(keys)), len(keys))
         except Exception as error:  # whatever the caller's encoder raises
             if isinstance(error, ShapeError) and not self.counts_["encoded"]:  # else it was right before
                 raise
             self.error_ = error
             return None
+        if (bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))).size:
+            found = f"Got no vector, or one of NaN, inf or zeros, from encode in {len(bad)} of {len(keys)} rows"
+            self.error_ = NotFiniteError(f"{found} (id {names[bad[0]]!r} for one).", "Encode these items again.")
+        return vectors
 
     def _as_vectors(self, got: Any, m: int) -> np.ndarray:
-        if not hasattr(got, "shape") and any(one is None for one in got):
+        if not hasattr(got, "shape") and np.iterable(got) and any(one is None for one in got):
             got = np.stack([np.full(self.rows.dim, np.nan) if one is None else to_numpy(one) for one in got])
         vectors = np.asarray(to_numpy(got.vectors if isinstance(got, Embeddings) else got))
         if vectors.shape != (m, self.rows.dim) or vectors.dtype.kind not in "fiu":

@@ -240,9 +240,11 @@ def opened(
         with _as_commands(url, journal, folder):
             begun = Journal.read(folder)
             if begun is None and begin is None:
+                fix = f"Begin with: {_command(url, journal, folder, 'run', *_source(kept))}"
+                if others := [str(one) for one, _ in _journals_here(url, {})]:
+                    fix = f"Pass --journal {shlex.quote(others[0])}, which is here."
                 raise MigrationError(
-                    f"No migration of this database has begun, or its journal is not in {folder}.",
-                    f"Begin with: {_command(url, journal, folder, 'run', *_source(kept))}",
+                    f"No migration of this database has begun, or its journal is not in {folder}.", fix
                 )
             arguments = {} if begin is None else begin(info, begun)
             if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:

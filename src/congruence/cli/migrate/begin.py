@@ -130,14 +130,21 @@ class Beginning:
 
     def write(self, step: Step, bars: Bars) -> None:
         """Write the new vectors, and keep what later steps need; if this fails, report how to continue."""
-        migration, resume = step.migration, step.migration.journal is not None
-        if not resume:
+        migration, resume, begins = step.migration, step.migration.journal is not None, False
+        if resume:
+            migration.database.check_unchanged()
+
+        def stage(label: str) -> None:
+            nonlocal begins
+            if label != "beginning":
+                bars.begin(label, migration.info.rows)
+                return
+            begins = True  # the folder is locked, and what it keeps is no other run's
             kept = {name: self.given.get(name) for name in (*FINDING, *ENGINE)}
             kept |= {name: getattr(self.options, name) or None for name in FLAGS}
             kept |= {"from": self.options.from_, "map": self.options.map_path, "modality": self.options.modality}
             step.keep(**kept, share=(self.certificate or {}).get("verdict", {}).get("share"))
-        else:
-            migration.database.check_unchanged()
+
         try:
             migration.run(
                 certificate=self.certificate,
@@ -146,13 +153,13 @@ class Beginning:
                 anyway=self.given.get("anyway", False),
                 rate=self.given.get("rate"),
                 callback=bars.advance,
-                stage=lambda label: bars.begin(label, migration.info.rows),
+                stage=stage,
             )
         except BaseException as error:
             bars.close()
-            if migration.journal is None:
+            if begins and migration.journal is None:
                 step.forget()
-            elif migration.journal.state not in ("switched", "dropped"):
+            elif migration.journal is not None and migration.journal.state not in ("switched", "dropped"):
                 error.add_note(f"The journal is in {migration.folder}. To continue: {step.command('run')}")
             raise
 

@@ -62,7 +62,7 @@ class Certificate(PlainData):
     gains: list[dict[str, Any]]  # expected and most, by number of further anchors
     pairing: dict[str, object]  # result of check_pairing
     covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
-    distinct: dict[str, float]  # distinct things that the anchors show (choose.count_distinct), by fitted modality
+    distinct: dict[str, float]  # directions in which the anchors vary (choose.count_distinct), by fitted modality
     roles: dict[str, str]  # role in which mapped rows were read, by strategy that maps
     controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
     theory: list[dict[str, Any]]  # the theorems' conditions and bounds, in numbers and a sentence

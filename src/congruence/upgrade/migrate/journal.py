@@ -159,6 +159,7 @@ class Journal:
     summary: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, str]] = field(default_factory=list)
     version: str = __version__
+    token: str = ""  # stored with the new vectors, which are those of this journal alone; empty in older journals
 
     def log(self, words: str) -> None:
         """Add an event with the current time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Self, get_args
 
 import numpy as np
@@ -237,7 +238,8 @@ class Migration:
         rate : float, optional
             Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
         callback, stage : callable, optional
-            Called, also from other threads, with the number of rows of each block, and with words before each pass.
+            Called, also from other threads, with the number of rows of each block, and with words before each pass
+            and, before the journal is written, with "beginning".
         """
         tell = stage or (lambda words: None)
         if rate is not None:
@@ -249,7 +251,13 @@ class Migration:
                 )
             plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
             refuse(plan, anyway=anyway)
-            self._begin(plan.rows, allow_unknown)
+            make_folder(self.folder)
+            with self._locked():
+                if Journal.read(self.folder) is not None:  # since this migration was opened
+                    problem = f"Another run has begun this migration meanwhile ({self.folder})."
+                    raise errors.MigrationError(problem, "Pass `resume=True` to continue it.")
+                tell("beginning")
+                self._begin(plan.rows, allow_unknown)
         elif not resume:
             raise errors.MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
@@ -267,6 +275,7 @@ class Migration:
             result = self.mapper.map.target_space_
             note = {"map": self._digest, "model": result.model or "", "version": journal.version}
             note |= {"revision": result.revision} if result.revision else {}
+            note |= {"journal": journal.token} if journal.token else {}
             self.retry(self.database.prepare, self.mapper.dim, self.mapper.new.element_type, note)
             version = None if resume else self.retry(self.database.version)
             if journal.state == "filling":
@@ -342,6 +351,9 @@ class Migration:
             if journal.state != "switched":
                 journal.state = "switched"
                 journal.log("switched")
+            if self.marks is None:  # a copy of this journal switched; vectors are then compared with the map
+                self.marks = Marks()
+                self.marks.write(self.folder)
             journal.summary = self.summary()
             journal.write(self.folder)
             journal.write_summary(self.folder)
@@ -461,11 +473,12 @@ class Migration:
         """
         with self._at_work(
             "filling", "filled", "verified", "rolled back", to="discard the new vectors", step="discard"
-        ):
+        ) as journal:
             if rows := self.retry(self._count_only_vectors):
+                first = {"run": "`run`, `verify` and ", "verify": "`verify` and "}.get(journal.first() or "", "")
                 raise errors.MigrationError(
                     f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
-                    "Switch again, or write their old vectors.",
+                    f"Switch again by {first}`switch`, or write their old vectors.",
                 )
             self.retry(self.database.discard)
             if self.mapper.native:
@@ -603,6 +616,7 @@ class Migration:
             allow_unknown=allow_unknown,
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
+            token=token_hex(8),
         )
         self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.mapper.new.element_type)} bytes a row")
         self._include_all_rows()
@@ -657,6 +671,11 @@ class Migration:
                 if check["outcome"] == "bad":
                     raise misfit(f"that were added or changed at {self.info.place}", check)
 
+    def _locked(self) -> AbstractContextManager[None]:
+        """Lock the journal's folder against other runs."""
+        problem = f"Another run is working on this migration ({self.folder})."
+        return locked(self.folder, problem, "Wait for that run, or stop it.")
+
     @contextmanager
     def _at_work(self, *states: str, to: str, step: str | None = None) -> Iterator[Journal]:
         """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database.
@@ -665,8 +684,7 @@ class Migration:
         about rows of NaN or zeros names all of the table instead of those of one block.
         """
         self._journal()
-        fix = "Wait for that run, or stop it."
-        with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
+        with self._locked():
             journal = self.reload()
             known = journal.state
             self._sync()
@@ -684,8 +702,13 @@ class Migration:
                 raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
 
     def _sync(self) -> None:
-        stage = self.retry(self.database.stage)
-        self._journal().sync(stage)
+        stage, journal = self.retry(self.database.stage), self._journal()
+        if self.retry(self.database.note).get("journal", journal.token) != journal.token:
+            raise errors.MigrationError(
+                f"The new vectors at {self.info.place} are those of another journal than {self.folder}.",
+                f"Pass that one as `journal=…`, and remove {self.folder}.",
+            )
+        journal.sync(stage)
         if stage is Stage.UNTOUCHED:
             self.retry(self.database.tidy)
         if self.marks is not None:
