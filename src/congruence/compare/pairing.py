@@ -478,12 +478,11 @@ def _held_out(
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
-    whole, scored = CrossMoments.total(by_part), np.cumsum([0, *map(len, parts)])[:-1] < _SCORED
+    parts = parts[: int(np.searchsorted(np.cumsum([len(part) for part in parts]), _SCORED)) + 1]
     own, orders = [], np.empty((0, 0), int)
-    parts = [part for part, counts in zip(parts, scored, strict=True) if counts]
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
-        train = whole.without(by_part[k])
+        train = CrossMoments.total(by_part[:k] + by_part[k + 1 :])
         rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
         x = _directions((source.rows[part] - train.source_mean) @ rotation)
         y = _directions(target.rows[part] - train.target_mean, target.rest[part])
