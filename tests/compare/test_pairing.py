@@ -54,6 +54,17 @@ def test_the_wrong_pairs_are_named():
     assert min(report.suspect_probability) > 0.5
 
 
+@pytest.mark.parametrize("n", [400, 4100])
+def test_half_of_the_pairs_wrong_do_not_look_paired(n):
+    p = rigid_problem(n, 20, noise=0.3, random_state=1)
+    Y, rows = shuffled(p.Y, 0.5)
+    report = check_pairing(p.X, Y)
+    found = {int(name) for name in report.suspects}
+    assert report.state == "exchanged"
+    assert len(found & rows) >= 0.8 * len(rows)
+    assert len(found - rows) <= 0.02 * n
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["text_eva02_b16", "text_openai_vitb16"])
 def test_on_real_embeddings(lvis, target):

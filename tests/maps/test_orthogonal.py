@@ -303,3 +303,14 @@ def test_a_composed_map_knows_what_both_cover_and_only_what_fits_is_composed():
     first.target_space_, second.source_space_ = Space("b"), Space("c")
     with pytest.raises(errors.SpaceMismatchError):
         first.then(second)
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e7])
+def test_the_rotation_is_scipys_whichever_decomposition_is_used(condition):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 24)) * np.geomspace(1, condition**-0.5, 24)
+    Y = X @ np.linalg.qr(rng.standard_normal((24, 24)))[0]
+    ours = OrthogonalMap(shrinkage="full").fit(X, Y)
+    A, B = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    np.testing.assert_allclose(ours.rotation_, scipy.linalg.orthogonal_procrustes(A, B)[0], atol=1e-8)
+    np.testing.assert_allclose(ours.singular_values_, np.linalg.svd(A.T @ B / 400)[1], rtol=1e-8)

@@ -37,7 +37,7 @@ _TESTED, _DRAWN, _LEADING = 4000, 2500, 64
 
 #: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
 #: only make the null more precise.
-_FOLD_ROWS, _SCORED = 700, 1800
+_FOLD_ROWS, _SCORED = 500, 1800
 
 #: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
 #: rows.
@@ -478,20 +478,19 @@ def _held_out(
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
-    whole, scored = CrossMoments.total(by_part), np.cumsum([0, *map(len, parts)])[:-1] < _SCORED
+    parts = parts[: int(np.searchsorted(np.cumsum([len(part) for part in parts]), _SCORED)) + 1]
     own, orders = [], np.empty((0, 0), int)
-    parts = [part for part, counts in zip(parts, scored, strict=True) if counts]
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
-        train = whole.without(by_part[k])
-        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1)).astype(source.rows.dtype)
-        x = _directions((source.rows[part] - train.source_mean.astype(source.rows.dtype)) @ rotation)
-        y = _directions(target.rows[part] - train.target_mean.astype(target.rows.dtype), target.rest[part])
+        train = CrossMoments.total(by_part[:k] + by_part[k + 1 :])
+        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
+        x = _directions((source.rows[part] - train.source_mean) @ rotation)
+        y = _directions(target.rows[part] - train.target_mean, target.rest[part])
         own.append(np.einsum("ij,ij->i", x, y))
         m = min(len(part), _FOLD_ROWS)
         cosines = x[:m] @ y[:m].T
-        reached[k] = own[k][:m].mean()
-        if orders.shape[1] != m:  # positions of re-paired rows in the table; folds of one size share them
+        reached[k] = cosines.diagonal().mean()
+        if m < _FOLD_ROWS or not len(orders):  # positions of re-paired rows in the table, which large folds share
             orders = rng.permuted(np.tile(np.arange(m), (permutations, 1)), axis=1) + m * np.arange(m)
         null[k] = cosines.take(orders).mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)

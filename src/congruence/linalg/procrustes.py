@@ -97,10 +97,12 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float = 0.0) 
     if max_rank is not None:
         rank = min(rank, max_rank)
     near = vectors[:, ::-1][:, :rank]
-    far = side.T @ near
-    s[:rank] = np.sqrt(np.einsum("ij,ij->j", far, far))  # of small ones these are more digits
+    far = side.T @ near / s[:rank]
+    if M.dtype == np.float64:  # the norms are more digits of small singular values
+        norms = np.sqrt(np.einsum("ij,ij->j", far, far))
+        s[:rank] *= norms
+        far /= norms
     s[rank:] = 0.0
-    far /= s[:rank]
     U, V = (near, far) if narrow else (far, near)
     return CrossSVD(U, s * size, V.T, rank)
 
