@@ -14,6 +14,7 @@ from congruence._utils.display import text_table
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.progress import progress_bar
+from congruence._utils.threads import calm_threads
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, in_range
 from congruence.embeddings import Pairs, as_pair
@@ -86,6 +87,7 @@ class Similarities(list[Similarity]):
         return draw_similarities([similarity.to_dict() for similarity in self], ax, annotate=annotate)
 
 
+@calm_threads()
 def compare_spaces(
     X: RowsLike,
     Y: RowsLike,
@@ -290,6 +292,7 @@ class LayerComparison(PlainData):
         return draw_layers(self.to_dict() | {"strength": self.strength}, ax, title=title, annotate=annotate)
 
 
+@calm_threads()
 def compare_layers(
     X_layers: Layers,
     Y_layers: Layers,

@@ -156,7 +156,10 @@ def squared_distances(A: Array, B: Array) -> Array:
     return xp.clip(square, 0.0, None)
 
 
-def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
+MOST_MEASURED = 4_000  # rows whose distances are measured
+
+
+def median_squared_distance(X: Array, most: int = MOST_MEASURED, random_state: int = 0) -> float:
     """Return the median of the nonzero squared distances of at most ``most`` random rows; 0 if all are equal."""
     check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median does not need to sort
@@ -172,9 +175,17 @@ def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) 
         near = near[columns > columns[: len(near), None]]
         square[start : start + len(near)] = near
         start += len(near)
+    return median_of_positive(square)
+
+
+def median_of_positive(square: Array) -> float:
+    """Return the median of squared distances (p,), reordered here, without those of equal rows; 0 if all are."""
+    xp = namespace(square)
+    if not len(square):
+        return 0.0
     # Rounding leaves tiny distances between equal rows: treat anything below this threshold as zero.
-    least = 1e-14 * max(float(xp.max(square)), 1e-300) if n > 1 else 0.0
-    if n > 1 and float(xp.min(square)) <= least:
+    least = 1e-14 * max(float(xp.max(square)), 1e-300)
+    if float(xp.min(square)) <= least:
         square = square[square > least]
     if not len(square):
         return 0.0

@@ -230,8 +230,13 @@ def _compare_biased(first: _Linear, second: _Linear) -> float:
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     check_square(A, "rbf_cka")
     A = scaled(A, name)
-    scale = positive(kernels.median_squared_distance(A), name)
-    K = _u_center(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
+    K = kernels.squared_distances(A, A)
+    if len(A) > kernels.MOST_MEASURED:
+        scale = kernels.median_squared_distance(A)
+    else:
+        scale = kernels.median_of_positive(K[~np.tri(len(A), dtype=bool)])
+    K /= -2 * positive(scale, name)
+    K = _u_center(np.exp(K, out=K))
     return K / positive(float(np.linalg.norm(K)), name)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, device, is_remote, namespace, normalize_rows, to_numpy
+from congruence._utils.threads import calm_threads
 from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, share_top_k, top_k, true_entries
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
@@ -169,6 +170,7 @@ def common_keys(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.n
     return same, place[same]
 
 
+@calm_threads()
 def _shares(
     Q: np.ndarray,
     G: np.ndarray,
@@ -317,11 +319,13 @@ def _by_symmetry(
         ):
             values = near if shift is None else near - shift[gallery]
             i, j = true_entries(values >= least[queries])
-            found.append((i + queries.start, j + gallery.start, values[i, j]))
+            found.append(((i + queries.start).astype(np.int32), (j + gallery.start).astype(np.int32), values[i, j]))
             count += len(i)
         if count > _MOST_KEPT * _SAMPLE * k * n:
             return None
-    i, j, value = map(np.concatenate, zip(*found, strict=True))
+    del buffer, products, near, values
+    i, j, value = (np.concatenate(side) for side in zip(*found, strict=True))
+    found.clear()
     order = np.argsort(i, kind="stable")
     return _nearest_of(i[order], j[order], value[order], slack, k)
 
@@ -334,7 +338,7 @@ def _nearest_of(
     ends = np.cumsum(counts)
     for part in candidate_slices(counts):
         pairs = slice(int(ends[part.start] - counts[part.start]), int(ends[part.stop - 1]))
-        row, size = i[pairs] - part.start, value[pairs]
+        row, size = i[pairs].astype(np.intp) - part.start, value[pairs]
         # Row and value as one integer, since integers are sorted ten times as fast as pairs. The order of floats is
         # that of their bits, if those of negative numbers are inverted, but for the sign.
         bits = size.view(np.int32)
@@ -344,7 +348,7 @@ def _nearest_of(
         bits = ((np.arange(len(place)) << 32) - keys[place]).astype(np.int32)
         kth = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
         kept = size >= _below(kth, slack[part])[row]
-        yield part, row[kept], j[pairs][kept]
+        yield part, row[kept], j[pairs][kept].astype(np.intp)
 
 
 def _below(kth: np.ndarray, slack: np.ndarray) -> np.ndarray:

@@ -237,3 +237,15 @@ def test_bad_input():
     ):  # fmt: skip
         with pytest.raises(error, match=said):
             certify(old, new, **options)
+
+
+def test_folds_may_have_no_stored_rows():
+    """Descriptions of many classes are fitted on, of which few have stored rows."""
+    rng = np.random.default_rng(0)
+    images, texts = rng.standard_normal((2, 40, 12))
+    turn = np.linalg.qr(rng.standard_normal((12, 12)))[0]
+    labels = {str(row): str(row % 3) for row in range(40)}
+    found = certify(
+        {"image": images, "text": texts}, {"image": images @ turn, "text": texts @ turn}, labels=labels, fitted="text"
+    )
+    assert found.cosines["image"].value > 0.99

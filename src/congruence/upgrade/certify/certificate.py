@@ -14,6 +14,7 @@ import numpy as np
 from congruence._utils.display import as_html, as_text
 from congruence._utils.ids import id_texts
 from congruence._utils.plain import PlainData
+from congruence._utils.threads import calm_threads
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_same_rows, check_seed
 from congruence._version import __version__
@@ -145,6 +146,7 @@ class Certificate(PlainData):
         return f"Certificate: {self.verdict.headline}", facts
 
 
+@calm_threads()
 def certify(
     old: RowsLike | Mapping[str, RowsLike],
     new: RowsLike | Mapping[str, RowsLike],

@@ -404,7 +404,9 @@ class Sheet:
         own = folds_of(folds, stored, np.arange(items.tables.n)) // each
         # Stored rows are mapped once, for all that is read from them.
         rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
-        mapped, place = model.to_target(stored).transform(items.tables.source[stored][rows]), np.zeros(len(own), int)
+        mapped, place = self.mapped[:0], np.zeros(len(own), int)
+        if len(rows):
+            mapped = model.to_target(stored).transform(items.tables.source[stored][rows])
         place[rows] = np.arange(len(rows))
         for (search, strategy), near in self._near.items():
             of_row = own[search.rows]
