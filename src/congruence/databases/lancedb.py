@@ -253,13 +253,13 @@ class LanceDB(ColumnDatabase):
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def spread(self, rows: int, n: int) -> Iterator[Block]:
-        """Take rows by their positions; with a condition, of which these are not known, scan."""
+        """Take rows by their positions, if each has a vector and there is no condition; else scan."""
         data, column = self._latest("old")
-        if self._rows is not None:
+        if self._rows is not None or rows != self._call(data.count_rows):
             yield from super().spread(rows, n)
             return
         with self._errors():
-            yield self._taken(data, column, range(0, data.count_rows(), max(rows // n, 1)))
+            yield self._taken(data, column, range(0, rows, max(rows // n, 1)))
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         (data, column), start, rows = self._latest(side), 0, list[int]()
