@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -443,13 +442,12 @@ class LanceDB(ColumnDatabase):
             )
 
         with self._errors():
-            if own is None and rows.dtype == np.float32 and len(rows) > 1:
-                with suppress(ValueError, OSError):  # of a version of Lance that takes one query at a time
-                    found = nearest(rows, "_distance").rename_columns(["query", "id", "distance"])
-                    found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
-                    ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
-                    ids = base.as_ids(found["id"].combine_chunks())
-                    return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
+            if own is None and rows.dtype == np.float32 and len(rows) > 1:  # one scan for all queries
+                found = nearest(rows, "_distance").rename_columns(["query", "id", "distance"])
+                found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
+                ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
+                ids = base.as_ids(found["id"].combine_chunks())
+                return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
             return [base.as_ids(nearest(query).column(0).combine_chunks()) for query in rows]
 
     def switch(self) -> None:
