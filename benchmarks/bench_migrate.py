@@ -18,7 +18,7 @@ is as fast as the copy and .5 half as fast.
 ``fill``
     The pass of a migration that writes (``prepare`` and ``fill``, until all is in place) and, timed separately, the
     ``comparing`` pass after it, which a copy does not have. A migration makes such a pass once to find rows written by
-    others during the run, and once before the switch.
+    others during the run, and once before the switch, unless the database proves that nothing was written.
 ``whole``
     :meth:`Migration.plan` to ``switch``: checks, filling, comparing, verifying, switching.
 ``disk``

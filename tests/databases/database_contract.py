@@ -574,6 +574,25 @@ class DatabaseContract:
         with self.migrating(where, tmp_path) as migration:
             assert migration.rollback()["identical"]
 
+    def test_the_disk_that_the_plan_asks_for_is_enough(self, tmp_path):
+        if self.kind not in ("lancedb", "duckdb", "sqlite-vec"):
+            pytest.skip("only measured for these, with `bench_migrate.py --ways disk`")
+        ids, vectors, others = make_rows(self.id_types[0])
+        where = self.make(tmp_path, ids, vectors, others)
+        mapping, _ = self.rotated(vectors)
+
+        def size():
+            return sum(file.stat().st_size for file in tmp_path.rglob("*") if "journal" not in file.parts)
+
+        with self.migrating(where, tmp_path, mapping) as migration:
+            before, info = size(), migration.info
+            needed = migration.database.bytes_needed(info, info.dim, "float32")
+            migration.run()
+            run = size() - before
+            assert migration.verify().passed
+            migration.switch()
+            assert max(run, size() - before) <= needed
+
     def test_a_store_is_the_same_by_every_path_to_it(self, made, tmp_path, monkeypatch):
         where, _, vectors, _ = made
         scheme, mark, path = where.rpartition("://")

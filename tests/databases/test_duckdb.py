@@ -22,6 +22,7 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
+from congruence.upgrade.migrate import passes
 
 
 def q(name):
@@ -478,3 +479,24 @@ def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tm
     assert f"Next: congruence migrate {where} discard" in said
     assert "congruence migrate" in here("migrate", where, "switch").ends(2).err
     here("migrate", where, "discard", "--yes").ends(0)
+
+
+def test_rows_that_the_first_scan_passes_over_are_mapped_by_the_run(tmp_path, monkeypatch):
+    """With 120,000 × 512, DuckDB gives rows other row ids between two flushes."""
+    contract = TestDuckDB()
+    ids, vectors, others = make_rows("int")
+    where, (mapping, mapped) = contract.make(tmp_path, ids, vectors, others), contract.rotated(vectors)
+    scan = DuckDB.scan
+
+    def passing_over(self, side="old", *, after=None, batch=4096):
+        """Leave out the second block of the run, which alone reads blocks of 20 rows from this side."""
+        return (block for k, block in enumerate(scan(self, side, after=after, batch=batch)) if (k, batch) != (1, 20))
+
+    monkeypatch.setattr(passes, "rows_per_block", lambda dim: 20)
+    monkeypatch.setattr(DuckDB, "scan", passing_over)
+    with contract.migrating(where, tmp_path, mapping) as migration:
+        migration.run()
+        assert migration.journal.rows == len(ids) - 20
+        assert migration.verify().passed
+        migration.switch()
+    contract.check_vectors(contract.user_rows(where), dict(zip(ids, mapped, strict=True)))

@@ -24,6 +24,32 @@ def connect(where):
     return connection
 
 
+@pytest.mark.parametrize("wal", [False, True])
+@pytest.mark.parametrize(("n", "dim"), [(40, 32), (1500, 64), (2500, 256)])
+def test_the_plan_knows_how_much_disk_a_second_table_takes(tmp_path, n, dim, wal):
+    """vec0 takes whole chunks of 1,024 rows, and SQLite logs what it writes."""
+    where, vectors = tmp_path / "a.sqlite", np.random.default_rng(0).standard_normal((n, dim)).astype(np.float32)
+    with closing(connect(where)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {'wal' if wal else 'delete'}")
+        connection.execute(f"CREATE VIRTUAL TABLE items USING vec0(id text PRIMARY KEY, v float[{dim}], +body TEXT)")
+        connection.execute("BEGIN")
+        rows = ((f"item {k}", vector, "word " * (k % 50)) for k, vector in enumerate(vectors))
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
+        connection.execute("COMMIT")
+    before = where.stat().st_size
+    with open_database(str(where)) as database:
+        needed = database.bytes_needed(database.info(), dim, "float32")
+        database.prepare(dim)
+        for block in database.scan("old"):
+            database.write(block.ids, -block.vectors)
+        database.flush()
+        with closing(connect(where)) as connection:
+            connection.execute("PRAGMA wal_checkpoint")  # as SQLite does by itself from 1,000 pages on
+        log = sum(file.stat().st_size for file in tmp_path.glob("a.sqlite-wal"))
+        taken = where.stat().st_size - before + log
+    assert taken <= needed <= 1.5 * taken + 2**17
+
+
 class TestSQLite(DatabaseContract):
     kind = "sqlite-vec"
     times_writing = True

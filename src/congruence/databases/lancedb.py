@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -253,13 +252,13 @@ class LanceDB(ColumnDatabase):
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def spread(self, rows: int, n: int) -> Iterator[Block]:
-        """Take rows by their positions; with a condition, of which these are not known, scan."""
+        """Take rows by their positions, if each has a vector and there is no condition; else scan."""
         data, column = self._latest("old")
-        if self._rows is not None:
+        if self._rows is not None or rows != self._call(data.count_rows):
             yield from super().spread(rows, n)
             return
         with self._errors():
-            yield self._taken(data, column, range(0, data.count_rows(), max(rows // n, 1)))
+            yield self._taken(data, column, range(0, rows, max(rows // n, 1)))
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         (data, column), start, rows = self._latest(side), 0, list[int]()
@@ -443,13 +442,12 @@ class LanceDB(ColumnDatabase):
             )
 
         with self._errors():
-            if own is None and rows.dtype == np.float32 and len(rows) > 1:
-                with suppress(ValueError, OSError):  # of a version of Lance that takes one query at a time
-                    found = nearest(rows, "_distance").rename_columns(["query", "id", "distance"])
-                    found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
-                    ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
-                    ids = base.as_ids(found["id"].combine_chunks())
-                    return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
+            if own is None and rows.dtype == np.float32 and len(rows) > 1:  # one scan for all queries
+                found = nearest(rows, "_distance").rename_columns(["query", "id", "distance"])
+                found = found.sort_by([("query", "ascending"), ("distance", "ascending")])
+                ends = np.searchsorted(found["query"].to_numpy(), np.arange(len(rows) + 1))
+                ids = base.as_ids(found["id"].combine_chunks())
+                return [ids.slice(start, stop - start) for start, stop in pairwise(ends)]
             return [base.as_ids(nearest(query).column(0).combine_chunks()) for query in rows]
 
     def switch(self) -> None:

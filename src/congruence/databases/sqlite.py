@@ -124,8 +124,7 @@ class SQLite(CollectionDatabase):
         size, slots = self._read(f"SELECT max(size), sum(size) FROM {quoted(vec0.table + '_chunks')}")[0]
         if not any("partition" in argument.lower() for argument in vec0.arguments):  # each partition has its own chunks
             slots = -(-info.rows // size) * size
-        ids = self._read(f"SELECT id FROM {vec0.keys} ORDER BY id")[:: max(info.rows // _SIZED, 1)]
-        records = self._records(vec0, [id_ for (id_,) in ids])
+        records = self._spread(vec0, info.rows, _SIZED)
         values = [value for record in records for value in record[3:]]
         blobs = sum(len(value) for value in values if isinstance(value, bytes)) / len(records)  # of other vectors
         texts = sum(len(str(value).encode()) + 16 for value in values if not isinstance(value, bytes)) / len(records)
@@ -231,8 +230,12 @@ class SQLite(CollectionDatabase):
     def spread(self, rows: int, n: int) -> Iterator[Block]:
         """Look rows up by their ids: vec0 takes as long to read a vector in a scan."""
         vec0, width = self._side("old")
-        ids = [id_ for (id_,) in self._read(f"SELECT id FROM {vec0.keys} ORDER BY id")][:: max(rows // n, 1)]
-        yield self._block(vec0, self._records(vec0, ids), width)
+        yield self._block(vec0, self._spread(vec0, rows, n), width)
+
+    def _spread(self, vec0: Vec0, rows: int, n: int) -> list[tuple[Any, ...]]:
+        numbered = f"SELECT id, row_number() OVER (ORDER BY id) - 1 AS place FROM {vec0.keys}"
+        ids = self._read(f"SELECT id FROM ({numbered}) WHERE place % ? = 0", [max(rows // n, 1)])
+        return self._records(vec0, [id_ for (id_,) in ids])
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
         """Also remember at which state of the file all copies were there, with the same fields."""

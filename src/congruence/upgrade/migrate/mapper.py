@@ -118,12 +118,15 @@ class RowMapper:
             self._pairs.append(pairs)
 
     def has_mapped(self, pairs: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Return which old and new rows, by ``pair_digests`` (b,), were mapped by this process, bool of shape (b,)."""
+        """Return which old and new rows, by ``pair_digests`` (b,), this process mapped before it last settled."""
         if not self._depends_on_the_vector_alone(modalities):
             return np.zeros(len(pairs), bool)
+        return is_among(pairs, self._pairs[0])
+
+    def settle(self) -> None:
+        """Let ``has_mapped`` know all remembered rows; once a pass, because it sorts them."""
         if len(self._pairs) > 1:
             self._pairs = [np.unique(np.concatenate(self._pairs))]
-        return is_among(pairs, self._pairs[0])
 
     def _depends_on_the_vector_alone(self, modalities: pa.Array | None) -> bool:
         return not self.native and self.selected is None and (modalities is None or self.modality is not None)

@@ -325,6 +325,7 @@ class Passes:
         ("marks"), and ids of rows that were not ("sample"). If not ``write``, "written" counts what has to be.
         """
         self.select()
+        self.mapper.settle()
         found, removed = Found(), 0
 
         def remove() -> None:

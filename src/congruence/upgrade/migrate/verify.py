@@ -216,6 +216,7 @@ def _scan_both(
 
     Returns whether all have both vectors, and what ``Passes.repair`` would find, if this process has mapped all.
     """
+    mapper.settle()
     work, found, complete, mapped = Work(only_add_up, database, mapper), Found(), True, True
     for block in database.scan_pairs(batch=rows_per_block(max(mapper.old.dim, mapper.dim))):
         before = found.old
