@@ -152,6 +152,29 @@ def test_a_map_that_changes_nothing_switches_and_rolls_back_too(tmp_path, kind):
     np.testing.assert_array_equal(shown(where), X)
 
 
+@pytest.mark.parametrize("kind", ["npy", "parquet", "folder"])
+def test_an_original_that_is_put_back_after_the_switch_is_not_taken_for_the_new_file(tmp_path, kind):
+    where = make(tmp_path, kind)
+    copy = shutil.copytree if where.is_dir() else shutil.copy
+    saved = copy(where, tmp_path / "saved")
+    with open_database(where) as database:
+        fill(database)
+        database.switch()
+    (shutil.rmtree if where.is_dir() else os.unlink)(where)
+    copy(saved, where)
+    before = bits(where)
+    with pytest.raises(errors.MigrationError, match="original again") as refused:
+        open_database(where)
+    assert bits(where) == before
+    (hidden,) = tmp_path.glob(".*.congruence")
+    assert str(hidden) in str(refused.value)
+    shutil.rmtree(hidden)  # as the error advises
+    with open_database(where) as database:
+        fill(database)
+        database.switch()
+    np.testing.assert_array_equal(shown(where), X[:, :E])
+
+
 def test_what_others_write_after_the_switch_is_shown_again_by_the_second(tmp_path):
     where = make(tmp_path, "parquet")
     before = bits(where)

@@ -356,6 +356,15 @@ def test_a_run_that_another_began_since_the_plan_keeps_its_options(run, made, mo
     assert made.opened[-1]["modality_column"] == "kind"
 
 
+@pytest.mark.parametrize("action", ["status", "verify", "switch", "rollback", "discard"])
+def test_a_folder_that_is_no_journal_is_answered_with_the_one_that_is_here(run, made, tmp_path, action):
+    run("run", "--map", "map", "--modality-column", "kind", "--yes").ends(0)
+    (here,) = tmp_path.glob("migration-*")
+    refused = run(action, "--journal", "elsewhere").refused(f"Pass --journal {here.name}")
+    assert not made.switched
+    run("status", *re.findall(r"--journal [\w-]+", refused.err)[-1].split()).ends(0)
+
+
 @pytest.mark.parametrize("since", [(), ("verify",), ("change", "verify"), ("change", "verify", "run")])
 @pytest.mark.parametrize("action", ["finish", "discard"])
 def test_rows_with_only_a_new_vector_lead_to_commands_that_work(run, made, since, action):

@@ -743,7 +743,14 @@ class HiddenFolder:
             return Stage.UNTOUCHED
         if not self.other.exists() or fingerprint(self.other) != record.original:
             return Stage.PREPARED
-        return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.PREPARED
+        if fingerprint(self.path) != record.original:
+            return Stage.SWITCHED
+        if record.switched and record.built != record.original:  # else the map changes nothing
+            raise MigrationError(
+                f"{self.path} is the original again, which was put back after the switch; the new vectors are gone.",
+                f"Remove {self.folder} and the journal's folder, and begin again.",
+            )
+        return Stage.SWITCHED if record.switched else Stage.PREPARED
 
     def check_unchanged(self, record: MigrationRecord) -> None:
         """Raise MigrationError if the original has changed since the migration began."""

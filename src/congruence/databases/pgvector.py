@@ -1089,7 +1089,7 @@ class Client:
                 "Check its host, user and database, and the password in PGPASSWORD or ~/.pgpass.",
             )
         hint = {
-            "42501": "Run it as the owner of the table.",
+            "42501": "Run it as the owner of the table; if row-level security is forced on the owner, as a superuser.",
             "25006": "Connect to the primary server, and remove functions that write from `rows=…`.",
         }.get(code)
         return (

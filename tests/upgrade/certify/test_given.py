@@ -131,3 +131,17 @@ def test_an_undecided_verdict_says_what_decides_and_promises_no_more_than_twice_
         assert "What decides it is whether" in verdict.reason
         assert "lists after mapping, " not in verdict.reason  # of two ways to map, the one that decides is named
         assert verdict.more is None or 0 < verdict.more <= n
+
+
+def test_the_command_prints_in_how_many_directions_the_pairs_vary(p, here, tmp_path):
+    found = []
+    for kinds in (3, 60):  # the same items, with those of few kinds nearly alike
+        for name, X in (("old", p.source_images), ("new", p.target_images)):
+            rows = X[np.arange(60) % kinds] + 0.05 * X[:60]
+            np.save(tmp_path / f"{name}.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        said = here("check", "old.npy", "new.npy", "--modality", "image", "-o", "checked", "--force").ends(0).out
+        (line,) = [line for line in said.splitlines() if line.startswith("The image pairs vary in about")]
+        found.append(int(line.split()[6]))
+        kept = json.loads((tmp_path / "checked" / "certificate.json").read_text())
+        assert found[-1] == round(kept["distinct"]["image"])
+    assert found[0] < 4 < found[1]
