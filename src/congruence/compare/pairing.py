@@ -435,7 +435,7 @@ class _CenteredRows:
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(sample) > _WIDTH:
             # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
-            probe = rng.standard_normal((len(sample), _WIDTH), np.float32).astype(sample.dtype, copy=False)
+            probe = rng.standard_normal((len(sample), _WIDTH)).astype(sample.dtype)
             sample = (sample.T @ (sample @ (sample.T @ probe))).T
         basis = np.linalg.qr(sample.T)[0]
         return cls(centered[:0], np.zeros(0), mean, basis).of_rows(Z)
