@@ -144,8 +144,8 @@ def search(
         report |= {**lazy.counts_, "reembedded_share": share, "error": error and str(error)}
         report["agreement"] = lazy.agreement_
         notes = [f"{lazy.counts_['encoded']:,} rows were encoded; {share:.1%} of all are re-embedded."]
-        if error is not None:
-            notes.append(f"{lazy.counts_['failed']:,} rows stay mapped; the encoder's last error: {error}")
+        if trouble := lazy.trouble():
+            notes.append(trouble)
         if known is not None and grades is not None:
             report["scores"] = before, after = _judged(grades, new_queries, known.ids, now.ids)
             words = ", ".join(f"{name} {before[name]:.3f} → {value:.3f}" for name, value in after.items())

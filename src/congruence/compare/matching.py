@@ -290,7 +290,7 @@ def measures(name: str, definition: str = "both", *, components: bool = True, no
     check_choice(definition, ("both", "jam", "congruence"), "definition")
     default = between_spaces(name)
     if name == "svcca" and components:
-        default = replace(default, prepare=METRICS["cca"].prepare)
+        default = replace(METRICS["cca"], fn=default.fn)
     if name not in JAM:
         if definition == "jam":
             raise ParameterError(

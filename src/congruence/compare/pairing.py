@@ -33,11 +33,10 @@ FEWEST = 20
 
 #: Largest number of pairs that are tested. Of more, all are compared by so many leading directions that a sample of
 #: both sides, drawn at random, shares, and pairs of the sample and of stretches of the file are tested.
-_TESTED, _DRAWN, _LEADING = 4000, 2500, 64
+_TESTED, _DRAWN, _LEADING = 5000, 3000, 64
 
-#: Rows of a fold that are compared with each other at most, and rows after which no further fold is scored; more would
-#: only make the null more precise.
-_FOLD_ROWS, _SCORED = 500, 1800
+#: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
+_FOLD_ROWS = 500
 
 #: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
 #: rows.
@@ -187,7 +186,7 @@ def check_pairing(
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
     that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
-    the 256 leading directions of their own side. Of more than 4,000 pairs a sample is tested; wrong pairs are looked
+    the 256 leading directions of their own side. Of more than 5,000 pairs a sample is tested; wrong pairs are looked
     for among all, and other pairings by ``find_partners``. The tests' error rates: benchmarks/right_link.py.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
@@ -478,7 +477,6 @@ def _held_out(
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
-    parts = parts[: int(np.searchsorted(np.cumsum([len(part) for part in parts]), _SCORED)) + 1]
     own, orders = [], np.empty((0, 0), int)
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):

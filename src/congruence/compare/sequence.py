@@ -16,8 +16,8 @@ from congruence.linalg.procrustes import half_svd, rotation_from_svd
 #: Lags that are always tried, and numbers of further lags, and of places about which a part may be reversed.
 _WINDOW, _FURTHER = 50, 12
 
-#: Rows compared, in stretches of this many rows if the file has more; half of them with evidence for all.
-_ROWS, _STRETCH = 2000, 250
+#: Rows compared, in this many stretches of the file if it has more.
+_ROWS, _STRETCHES = 2000, 8
 
 #: Largest number of pairings that are tried from one start, each by maps fitted on the last.
 _SEARCH = 8
@@ -65,16 +65,16 @@ def sample_rows(n: int, evidence: np.ndarray | None = None) -> np.ndarray:
     """
     if n <= _ROWS:
         return np.arange(n)
-    count = _ROWS // _STRETCH if evidence is None else _ROWS // _STRETCH // 2
-    starts = np.linspace(0, n - _STRETCH, count).astype(int)
+    length = _ROWS // _STRETCHES
+    starts = np.linspace(0, n - length, _STRETCHES).astype(int)
     if evidence is not None:
         total = np.cumsum(evidence)
-        run = total[_STRETCH:] - total[:-_STRETCH]
+        run = total[length:] - total[:-length]
         low, middle = np.quantile(run, (0.25, 0.5))
         worst = int(np.argmin(run)) + 1
         if run[worst - 1] < middle - 6 * (middle - low):  # four standard deviations
             starts[np.argmin(np.abs(starts - worst))] = worst
-    return np.unique(starts[:, None] + np.arange(_STRETCH))
+    return np.unique(starts[:, None] + np.arange(length))
 
 
 def find_partners(

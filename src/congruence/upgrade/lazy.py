@@ -29,7 +29,6 @@ from congruence.errors import (
     IdError,
     LockedError,
     MigrationError,
-    NotFiniteError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
@@ -372,18 +371,21 @@ class LazySearch:
                     return None
         return out
 
+    def trouble(self) -> str | None:
+        """Return how many rows could not be encoded, and the encoder's last error, in words; None if there was neither."""
+        if not self.counts_["failed"] and self.error_ is None:
+            return None
+        last = "" if self.error_ is None else f"; the encoder's last error: {self.error_}"
+        return f"{self.counts_['failed']:,} rows could not be encoded and stay mapped{last}"
+
     def _ask(self, keys: np.ndarray) -> np.ndarray | None:
         try:
-            vectors = self._as_vectors(self.encode(names := self.rows.names(keys)), len(keys))
+            return self._as_vectors(self.encode(self.rows.names(keys)), len(keys))
         except Exception as error:  # whatever the caller's encoder raises
             if isinstance(error, ShapeError) and not self.counts_["encoded"]:  # else it was right before
                 raise
             self.error_ = error
             return None
-        if (bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))).size:
-            found = f"Got no vector, or one of NaN, inf or zeros, from encode in {len(bad)} of {len(keys)} rows"
-            self.error_ = NotFiniteError(f"{found} (id {names[bad[0]]!r} for one).", "Encode these items again.")
-        return vectors
 
     def _as_vectors(self, got: Any, m: int) -> np.ndarray:
         if not hasattr(got, "shape") and np.iterable(got) and any(one is None for one in got):

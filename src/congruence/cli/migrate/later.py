@@ -280,8 +280,8 @@ def _encode_asked(
     assert log is not None
     if (left := total - search.rows.n_native) > 0:
         search.reembed(log, budget=left, callback=advance)
-        if search.error_ is not None:
-            say_error(f"{search.counts_['failed']:,} rows stay mapped; the encoder's last error: {search.error_}")
+        if trouble := search.trouble():
+            say_error(trouble)
     return search.rows.waiting
 
 
