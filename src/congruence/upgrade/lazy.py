@@ -372,7 +372,7 @@ class LazySearch:
         return out
 
     def trouble(self) -> str | None:
-        """Return how many rows could not be encoded, and the encoder's last error, in words; None if there was neither."""
+        """Say how many rows could not be encoded, and the encoder's last error; None if there was neither."""
         if not self.counts_["failed"] and self.error_ is None:
             return None
         last = "" if self.error_ is None else f"; the encoder's last error: {self.error_}"
