@@ -91,6 +91,7 @@ class DuckDB(ColumnDatabase):
         element_types=("float32", "int8"),
     )
 
+    rows_move = True  # UPDATE appends the rows again; once their first copies are freed, all others get lower row ids
     _rehearsing = False  # whether a transaction is open that will be undone
     _rehearsed: tuple[object, dict[object, list[tuple[str, str]]]] = None, {}  # a state, and obstacles by path
 
@@ -270,7 +271,7 @@ class DuckDB(ColumnDatabase):
         return ", ".join(f"{expression} AS c{k}" for k, expression in enumerate(expressions))
 
     def _pages(
-        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
+        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int, *conditions: str
     ) -> Iterator[tuple[pa.Table, Cursor]]:
         """Yield rows by ranges of row ids, with one query per range, up to the last row id at the start of the scan."""
         start: int = -1
@@ -281,7 +282,7 @@ class DuckDB(ColumnDatabase):
             refusals.refuse(not good, "cursor", after)
             start, stop = position
         full = f"{quoted(columns[0][0])} IS NOT NULL"
-        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full, *conditions)}"
         query = f"SELECT {self._selected(*columns)} {rows}"
         while stop is not None and start < stop:
             end = min(start + batch, stop)
@@ -298,6 +299,11 @@ class DuckDB(ColumnDatabase):
         self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = base.BATCH
     ) -> Iterator[Block]:
         for page, cursor in self._pages([self._side(side)], after, batch):
+            yield self._block(page, cursor)
+
+    def unmapped(self, *, after: Cursor | None = None, batch: int = base.BATCH) -> Iterator[Block]:
+        old, lacking = self._side("old"), f"{quoted(self._name('new'))} IS NULL"
+        for page, cursor in self._pages([old], after, batch, lacking):
             yield self._block(page, cursor)
 
     def _block(self, page: pa.Table, cursor: Cursor) -> Block:

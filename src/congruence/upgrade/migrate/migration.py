@@ -285,9 +285,7 @@ class Migration:
                 tell("mapping")
                 self.passes.fill(journal, self.folder, callback)
             unchanged = version is not None and version == self.retry(self.database.version)
-            # DuckDB gives rows other row ids when it frees those of rewritten rows, and a scan may then pass some over.
-            lacking = not watched and self.retry(self.database.count) != self.retry(self.database.count, "new")
-            if journal.resumed or (watched and not unchanged) or lacking:
+            if journal.resumed or (watched and not unchanged):
                 self._repair(journal, tell, callback)
             tell("indexing")
             index = self.retry(self.database.build_index)

@@ -62,11 +62,11 @@ class Retry:
         self.sleep(seconds)
 
     def scan(self, database: Database, after: Cursor | None, batch: int) -> Iterator[Block]:
-        """Scan the old side; after a transient error, continue after the last block."""
+        """Scan the rows to map; after a transient error, continue after the last block."""
         attempt = 0
         while True:
             try:
-                for block in database.scan("old", after=after, batch=batch):
+                for block in database.unmapped(after=after, batch=batch):
                     yield block
                     after, attempt = block.cursor, 0
                 return
@@ -302,16 +302,20 @@ class Passes:
         """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
         database, mapper, reader = self.database, self.mapper, self.database.reader()
 
-        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-            for block in run_ahead(self.retry.scan(reader, cursor, rows_per_block(mapper.old.dim))):
+        def mapped(after: Cursor | None) -> Iterator[tuple[Block, np.ndarray]]:
+            for block in run_ahead(self.retry.scan(reader, after, rows_per_block(mapper.old.dim))):
                 yield block, mapper.encoded(block)
 
         try:
-            for block, vectors in run_ahead(mapped()):
-                self.retry(database.write, block.ids, vectors)
-                if callback is not None:
-                    callback(len(block.ids))
-                yield {"rows": len(block.ids), "sample": block.ids, "files": [], "cursor": block.cursor}
+            for after in (cursor, *[None] * PASSES):
+                for block, vectors in run_ahead(mapped(after)):
+                    self.retry(database.write, block.ids, vectors)
+                    if callback is not None:
+                        callback(len(block.ids))
+                    yield {"rows": len(block.ids), "sample": block.ids, "files": [], "cursor": block.cursor}
+                # Of rows that move while others are written, a scan passes over some.
+                if not database.rows_move or self.retry(database.count, "new") == self.retry(database.count):
+                    break
         finally:
             if reader is not database:
                 reader.close()
