@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 import duckdb
@@ -479,6 +480,32 @@ def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tm
     assert f"Next: congruence migrate {where} discard" in said
     assert "congruence migrate" in here("migrate", where, "switch").ends(2).err
     here("migrate", where, "discard", "--yes").ends(0)
+
+
+@pytest.mark.parametrize("path", ["link", "relative"])
+def test_what_others_write_is_seen_by_every_path_to_the_file(tmp_path, monkeypatch, path):
+    """DuckDB logs next to the file that a link points to; and the process may leave the folder of its paths."""
+    contract, folder = TestDuckDB(), tmp_path / "data"
+    folder.mkdir()
+    ids, vectors, others = make_rows("int")
+    where = contract.make(folder, ids, vectors, others)
+    mapping, mapped = contract.rotated(vectors)
+    wanted, opened = dict(zip(ids, mapped, strict=True)), where
+    if path == "link":
+        opened = str(tmp_path / "other.duckdb")
+        Path(opened).symlink_to(where)
+    else:
+        monkeypatch.chdir(folder)
+        opened = Path(where).name
+    with contract.migrating(opened, tmp_path, mapping) as migration:
+        migration.run()
+        monkeypatch.chdir(tmp_path)
+        assert migration.verify().passed
+        values = {name: column[5] for name, column in others.items()}
+        contract.user_change(where if path == "relative" else opened, ids[3], vectors[5], values)
+        wanted[ids[3]] = mapped[5]
+        migration.switch()
+    contract.check_vectors(contract.user_rows(where), wanted)
 
 
 def test_rows_that_move_below_the_scan_are_mapped_by_the_first_pass(tmp_path, monkeypatch):

@@ -100,7 +100,8 @@ class DuckDB(ColumnDatabase):
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
         self._subject = self._place
-        self._folder = self._place.absolute().parent
+        self._file = self._place.resolve()  # DuckDB's log is next to the file itself, not to a link
+        self._folder = self._file.parent
         if not self._place.is_file():
             raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")
         with self._errors():
@@ -137,7 +138,7 @@ class DuckDB(ColumnDatabase):
 
     def version(self) -> object | None:
         """Return when the file and its log were written: this process alone can write, on other connections, too."""
-        return base.files_version(sorted(self._place.absolute().parent.glob(f"{escape(self._place.name)}*")))
+        return base.files_version([self._file, *sorted(self._file.parent.glob(f"{escape(self._file.name)}?*"))])
 
     def _find_table(self, table: Name, column: Name, ids: Name, modality: Name) -> DuckTable:
         query = f"SELECT schema_name, table_name FROM duckdb_tables() {_HERE} AND NOT internal AND NOT temporary"
@@ -523,7 +524,7 @@ class DuckDB(ColumnDatabase):
                 connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
             return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
 
-        return base.time_scratch(self._place.absolute().parent, make, vectors, element_type)
+        return base.time_scratch(self._file.parent, make, vectors, element_type)
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         column, dim = self._side(side)
