@@ -574,6 +574,30 @@ class DatabaseContract:
         with self.migrating(where, tmp_path) as migration:
             assert migration.rollback()["identical"]
 
+    def test_what_others_write_behind_the_last_pass_is_mapped_where_the_store_can_tell(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where = self.make(tmp_path, ids, vectors, others)
+        mapping, mapped = self.rotated(vectors)
+        with self.migrating(where, tmp_path, mapping) as migration:
+            if migration.database.version() is None:
+                pytest.skip("the store cannot tell")
+            migration.run()
+            assert migration.verify().passed
+        wanted, read = dict(zip(ids, mapped, strict=True)), [0]
+
+        def change(rows):
+            read[0] += rows
+            if read[0] == len(ids):
+                self.user_change(where, ids[3], vectors[5], {name: values[5] for name, values in others.items()})
+                self.user_delete(where, ids[4])
+
+        with self.migrating(where, tmp_path) as migration:  # another process, which has to make a pass
+            migration.switch(callback=change)
+            assert migration.journal.summary["rows"] == len(ids) - 1
+        wanted[ids[3]] = mapped[5]
+        del wanted[ids[4]]
+        self.check_vectors(self.user_rows(where), wanted)
+
     def test_the_disk_that_the_plan_asks_for_is_enough(self, tmp_path):
         if self.kind not in ("lancedb", "duckdb", "sqlite-vec"):
             pytest.skip("only measured for these, with `bench_migrate.py --ways disk`")

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import BETWEEN, DatabaseContract, UserRow, lists, make_rows, run
+from database_contract import BETWEEN, DIM, DatabaseContract, UserRow, lists, make_rows, run
 
 from congruence.databases import NewVectors, Stage, open_database
 from congruence.databases.duckdb import DuckDB
@@ -481,22 +482,73 @@ def test_status_names_what_is_in_the_way_and_what_to_do_with_an_emptied_table(tm
     here("migrate", where, "discard", "--yes").ends(0)
 
 
-def test_rows_that_the_first_scan_passes_over_are_mapped_by_the_run(tmp_path, monkeypatch):
-    """With 120,000 × 512, DuckDB gives rows other row ids between two flushes."""
-    contract = TestDuckDB()
+@pytest.mark.parametrize("path", ["link", "relative"])
+def test_what_others_write_is_seen_by_every_path_to_the_file(tmp_path, monkeypatch, path):
+    """DuckDB logs next to the file that a link points to; and the process may leave the folder of its paths."""
+    contract, folder = TestDuckDB(), tmp_path / "data"
+    folder.mkdir()
     ids, vectors, others = make_rows("int")
-    where, (mapping, mapped) = contract.make(tmp_path, ids, vectors, others), contract.rotated(vectors)
-    scan = DuckDB.scan
-
-    def passing_over(self, side="old", *, after=None, batch=4096):
-        """Leave out the second block of the run, which alone reads blocks of 20 rows from this side."""
-        return (block for k, block in enumerate(scan(self, side, after=after, batch=batch)) if (k, batch) != (1, 20))
-
-    monkeypatch.setattr(passes, "rows_per_block", lambda dim: 20)
-    monkeypatch.setattr(DuckDB, "scan", passing_over)
-    with contract.migrating(where, tmp_path, mapping) as migration:
+    where = contract.make(folder, ids, vectors, others)
+    mapping, mapped = contract.rotated(vectors)
+    wanted, opened = dict(zip(ids, mapped, strict=True)), where
+    if path == "link":
+        opened = str(tmp_path / "other.duckdb")
+        Path(opened).symlink_to(where)
+    else:
+        monkeypatch.chdir(folder)
+        opened = Path(where).name
+    with contract.migrating(opened, tmp_path, mapping) as migration:
         migration.run()
-        assert migration.journal.rows == len(ids) - 20
+        monkeypatch.chdir(tmp_path)
+        assert migration.verify().passed
+        values = {name: column[5] for name, column in others.items()}
+        contract.user_change(where if path == "relative" else opened, ids[3], vectors[5], values)
+        wanted[ids[3]] = mapped[5]
+        migration.switch()
+    contract.check_vectors(contract.user_rows(where), wanted)
+
+
+def test_rows_that_move_below_the_scan_are_mapped_by_the_first_pass(tmp_path, monkeypatch):
+    """UPDATE appends rows, and a checkpoint that frees their first copies gives all that follow lower row ids."""
+    where, n, moved, scans = str(tmp_path / "photos.duckdb"), 120_000, [], []
+    vectors = np.random.default_rng(0).standard_normal((n, DIM)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    mapping, mapped = TestDuckDB().rotated(vectors)
+    with duckdb.connect(where) as user:
+        user.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, title VARCHAR, embedding FLOAT[{DIM}])")
+        user.register("given", pa.table({"id": np.arange(n), "vector": lists(vectors)}))
+        user.execute("INSERT INTO items SELECT id, 'of ' || id, vector FROM given")
+    store, pages, lowest = DuckDB._store, DuckDB._pages, "SELECT min(rowid) FROM items WHERE id = 119999"
+
+    def store_and_free(self, *arguments, **options):
+        """Checkpoint, as DuckDB does by itself once 16 MB are logged."""
+        store(self, *arguments, **options)
+        try:
+            self._connection.execute("CHECKPOINT")
+        except duckdb.TransactionException:  # the scan is reading
+            return
+        moved.append(self._connection.execute(lowest).fetchone()[0] < n - 1)
+
+    def counted(self, *arguments):
+        scans.append(0)
+        for page in pages(self, *arguments):
+            scans[-1] += len(page[0])
+            yield page
+
+    monkeypatch.setattr(passes, "rows_per_block", lambda dim: 2048)
+    monkeypatch.setattr(DuckDB, "_most_pending", 36_000 * 4 * DIM)
+    monkeypatch.setattr(DuckDB, "_store", store_and_free)
+    monkeypatch.setattr(DuckDB, "_pages", counted)
+    with TestDuckDB().migrating(where, tmp_path, mapping) as migration:
+        migration.run(stage=lambda words: scans.clear() if words == "mapping" else None)
+        assert any(moved)
+        assert len(scans) > 1
+        assert sum(scans) == migration.journal.rows == n  # no row twice
+        assert not migration.journal.passes
         assert migration.verify().passed
         migration.switch()
-    contract.check_vectors(contract.user_rows(where), dict(zip(ids, mapped, strict=True)))
+    with duckdb.connect(where) as user:
+        found = user.execute("SELECT id, title, embedding FROM items ORDER BY id").fetchnumpy()
+    assert (found["id"] == np.arange(n)).all()
+    assert found["title"].tolist() == [f"of {k}" for k in range(n)]
+    np.testing.assert_allclose(np.array(found["embedding"].tolist()), mapped, atol=1e-6)

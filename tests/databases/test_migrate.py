@@ -8,6 +8,8 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from memory_database import MemoryDatabase, Table
 
 import congruence
@@ -17,8 +19,8 @@ from congruence.databases import Stage, open_database
 from congruence.embeddings import Space
 from congruence.upgrade import migrate
 from congruence.upgrade.migrate import Migration, passes
-from congruence.upgrade.migrate.journal import hashes, id_digests, row_digests
-from congruence.upgrade.migrate.passes import Retry
+from congruence.upgrade.migrate.journal import hashes, id_digests, is_among, row_digests
+from congruence.upgrade.migrate.passes import Retry, checksum_of
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.stages import reembed
 
@@ -925,6 +927,44 @@ def test_digests_tell_rows_apart():
     words = X[:1].view(np.uint32) ^ (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None] * (np.arange(7) == 2)
     flipped = row_digests(pa.array([""] * 32), words.astype(np.uint32).view(np.float32)) ^ found[0]
     assert 24 < np.mean([int(one).bit_count() for one in flipped]) < 40
+    # Bits as 1 and -1, of which a plain sum of products tells 2³³ apart.
+    bits = np.unique(np.where(rng.random((2**19, 40)) < 0.5, -1, 1).astype(np.float32), axis=0)
+    assert len(np.unique(row_digests(pa.array(["a"] * len(bits)), bits))) == len(bits)
+    assert row_digests(pa.array([""]), np.zeros((1, 8), np.float32))[0] != 0
+
+
+_IDS = st.one_of(
+    st.lists(st.sampled_from(["", "a", "a\0", "a\0\0", "\0", "1", "01", "1 ", "b", "ä"]), min_size=1, max_size=6),
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 12), min_size=1, max_size=6),
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, max_size=6),
+)
+_VALUES = {
+    "float32": st.floats(-2, 2, width=32),
+    "float16": st.floats(-2, 2, width=16),
+    "int8": st.integers(-128, 127).map(float),
+    "binary": st.sampled_from([-1.0, 1.0]),
+    "mostly zero": st.sampled_from([0.0, 0.0, 0.0, 1.0, -0.0]),
+}
+
+
+@given(ids=_IDS, kind=st.sampled_from(sorted(_VALUES)), dim=st.integers(1, 4), data=st.data())
+def test_digests_tell_apart_what_hashes_do(ids, kind, dim, data):
+    """Rows, sums over tables, and which rows are known; the second table has rows of the first, mixed with others."""
+    row = st.lists(_VALUES[kind], min_size=dim, max_size=dim)
+    vectors = np.array(data.draw(st.lists(row, min_size=len(ids), max_size=len(ids))), np.float32)
+    picks = st.lists(st.tuples(*[st.integers(0, len(ids) - 1)] * 2), min_size=len(ids), max_size=len(ids))
+    names, rows = np.array(data.draw(picks)).T
+    first, second = (pa.array(ids), vectors), (pa.array(ids).take(pa.array(names)), vectors[rows])
+    digests, wanted = ([digest(*table) for table in (first, second)] for digest in (row_digests, hashes))
+    both, all_wanted = np.concatenate(digests), np.concatenate(wanted)
+    np.testing.assert_array_equal(both[:, None] == both, all_wanted[:, None] == all_wanted)
+    same = sorted(wanted[0].tolist()) == sorted(wanted[1].tolist())
+    assert (checksum_of(*first) == checksum_of(*second)) == same
+    np.testing.assert_array_equal(is_among(digests[1], np.unique(digests[0])), np.isin(wanted[1], wanted[0]))
+    texts = pa.array([str(name) for name in ids], pa.large_string())
+    np.testing.assert_array_equal(
+        row_digests(texts.slice(len(ids) // 2), vectors[len(ids) // 2 :]), digests[0][len(ids) // 2 :]
+    )
 
 
 def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(mapping, tmp_path):

@@ -281,6 +281,8 @@ class Database(ABC):
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
+    #: Whether a scan may pass over rows while others are written, as these move.
+    rows_move: ClassVar[bool] = False
     _address: Address  # without its secrets
     _subject: Any  # the table, collection or file, for messages
     _folder: Path | None = None  # with the database's files, if they are on this machine
@@ -400,6 +402,10 @@ class Database(ABC):
     @abstractmethod
     def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
+
+    def unmapped(self, *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield old rows as ``scan`` does; if ``rows_move``, only those without a new vector."""
+        return self.scan("old", after=after, batch=batch)
 
     def spread(self, rows: int, n: int) -> Iterator[Block]:
         """Yield at least ``n`` of about ``rows`` old rows from all over: tables are often sorted."""

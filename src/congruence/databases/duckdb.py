@@ -91,6 +91,7 @@ class DuckDB(ColumnDatabase):
         element_types=("float32", "int8"),
     )
 
+    rows_move = True  # UPDATE appends the rows again; once their first copies are freed, all others get lower row ids
     _rehearsing = False  # whether a transaction is open that will be undone
     _rehearsed: tuple[object, dict[object, list[tuple[str, str]]]] = None, {}  # a state, and obstacles by path
 
@@ -99,7 +100,8 @@ class DuckDB(ColumnDatabase):
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
         self._subject = self._place
-        self._folder = self._place.absolute().parent
+        self._file = self._place.resolve()  # DuckDB's log is next to the file itself, not to a link
+        self._folder = self._file.parent
         if not self._place.is_file():
             raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")
         with self._errors():
@@ -136,7 +138,7 @@ class DuckDB(ColumnDatabase):
 
     def version(self) -> object | None:
         """Return when the file and its log were written: this process alone can write, on other connections, too."""
-        return base.files_version(sorted(self._place.absolute().parent.glob(f"{escape(self._place.name)}*")))
+        return base.files_version([self._file, *sorted(self._file.parent.glob(f"{escape(self._file.name)}?*"))])
 
     def _find_table(self, table: Name, column: Name, ids: Name, modality: Name) -> DuckTable:
         query = f"SELECT schema_name, table_name FROM duckdb_tables() {_HERE} AND NOT internal AND NOT temporary"
@@ -270,7 +272,7 @@ class DuckDB(ColumnDatabase):
         return ", ".join(f"{expression} AS c{k}" for k, expression in enumerate(expressions))
 
     def _pages(
-        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
+        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int, *conditions: str
     ) -> Iterator[tuple[pa.Table, Cursor]]:
         """Yield rows by ranges of row ids, with one query per range, up to the last row id at the start of the scan."""
         start: int = -1
@@ -281,7 +283,7 @@ class DuckDB(ColumnDatabase):
             refusals.refuse(not good, "cursor", after)
             start, stop = position
         full = f"{quoted(columns[0][0])} IS NOT NULL"
-        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full, *conditions)}"
         query = f"SELECT {self._selected(*columns)} {rows}"
         while stop is not None and start < stop:
             end = min(start + batch, stop)
@@ -298,6 +300,11 @@ class DuckDB(ColumnDatabase):
         self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = base.BATCH
     ) -> Iterator[Block]:
         for page, cursor in self._pages([self._side(side)], after, batch):
+            yield self._block(page, cursor)
+
+    def unmapped(self, *, after: Cursor | None = None, batch: int = base.BATCH) -> Iterator[Block]:
+        old, lacking = self._side("old"), f"{quoted(self._name('new'))} IS NULL"
+        for page, cursor in self._pages([old], after, batch, lacking):
             yield self._block(page, cursor)
 
     def _block(self, page: pa.Table, cursor: Cursor) -> Block:
@@ -517,7 +524,7 @@ class DuckDB(ColumnDatabase):
                 connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
             return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
 
-        return base.time_scratch(self._place.absolute().parent, make, vectors, element_type)
+        return base.time_scratch(self._file.parent, make, vectors, element_type)
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         column, dim = self._side(side)

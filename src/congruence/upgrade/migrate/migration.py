@@ -285,9 +285,7 @@ class Migration:
                 tell("mapping")
                 self.passes.fill(journal, self.folder, callback)
             unchanged = version is not None and version == self.retry(self.database.version)
-            # DuckDB gives rows other row ids when it frees those of rewritten rows, and a scan may then pass some over.
-            lacking = not watched and self.retry(self.database.count) != self.retry(self.database.count, "new")
-            if journal.resumed or (watched and not unchanged) or lacking:
+            if journal.resumed or (watched and not unchanged):
                 self._repair(journal, tell, callback)
             tell("indexing")
             index = self.retry(self.database.build_index)
@@ -635,10 +633,13 @@ class Migration:
         """Repeat passes until one finds no differences, which others judge and repair; record each in the journal.
 
         The first is that of ``verify``, if this process has made it and the database proves that nobody has written
-        since. ``keep``: also keep the marks of the vectors, before a switch.
+        since. ``keep``, before a switch: also keep the marks of the vectors, and make one pass more if somebody has
+        written during the last one, perhaps to rows that it had already read.
         """
+        again = keep
         for number in range(1, PASSES + 1):
             tell(f"comparing, pass {number}")
+            version = self.retry(self.database.version) if again else None
             counts = self._proven() or self.passes.repair(callback, marks=self.marks, write=False)
             right, changed = counts.pop("marks"), counts.pop("sample")
             if self.marks is not None:
@@ -646,6 +647,9 @@ class Migration:
             journal.passes = [*journal.passes[-9:], counts]
             journal.write(self.folder)
             if not counts["written"] and not counts["removed"]:
+                if version is not None and version != self.retry(self.database.version) and number < PASSES:
+                    again = False  # others may be writing to other tables all the time
+                    continue
                 if keep and self.marks is None:
                     self.marks = Marks(np.unique(right))
                 if self.marks is not None:
@@ -653,6 +657,7 @@ class Migration:
                 return
             self._judge(changed)
             self.passes.repair(marks=self.marks)
+            again = keep
         raise errors.MigrationError(
             f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
             "removed).",

@@ -61,12 +61,12 @@ class Retry:
             self.log(f"the database does not answer ({error}); trying again in {seconds:g} s")
         self.sleep(seconds)
 
-    def scan(self, database: Database, after: Cursor | None, batch: int) -> Iterator[Block]:
-        """Scan the old side; after a transient error, continue after the last block."""
+    def scan(self, read: Callable[..., Iterator[Block]], after: Cursor | None, batch: int) -> Iterator[Block]:
+        """Scan by ``scan`` or ``unmapped`` of a database; after a transient error, continue after the last block."""
         attempt = 0
         while True:
             try:
-                for block in database.scan("old", after=after, batch=batch):
+                for block in read(after=after, batch=batch):
                     yield block
                     after, attempt = block.cursor, 0
                 return
@@ -285,7 +285,7 @@ class Passes:
             journal.cursor, journal.rows, journal.sample = cursor, rows, sample.ids
             journal.write(folder)
 
-        with closing(self._run(fill, callback) if by_ranges else self._fill_from(cursor, callback)) as results:
+        with closing(self._run(fill, callback) if by_ranges else self._fill_from(journal, callback)) as results:
             try:
                 for result in results:
                     rows, cursor, unsaved = rows + result["rows"], result.get("cursor"), True
@@ -298,20 +298,27 @@ class Passes:
                 if unsaved:  # also when interrupted, so that these rows are not written again
                     save()
 
-    def _fill_from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
-        """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
+    def _fill_from(self, journal: Journal, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+        """Map and write each block after the cursor, and yield what ``_run`` would; the three steps overlap."""
         database, mapper, reader = self.database, self.mapper, self.database.reader()
 
-        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-            for block in run_ahead(self.retry.scan(reader, cursor, rows_per_block(mapper.old.dim))):
+        def mapped(after: Cursor | None) -> Iterator[tuple[Block, np.ndarray]]:
+            for block in run_ahead(self.retry.scan(read, after, rows_per_block(mapper.old.dim))):
                 yield block, mapper.encoded(block)
 
+        # What a killed run wrote after its last checkpoint is neither counted nor in the sample.
+        read, after = reader.scan if journal.resumed else reader.unmapped, journal.cursor
         try:
-            for block, vectors in run_ahead(mapped()):
-                self.retry(database.write, block.ids, vectors)
-                if callback is not None:
-                    callback(len(block.ids))
-                yield {"rows": len(block.ids), "sample": block.ids, "files": [], "cursor": block.cursor}
+            for _ in range(PASSES):
+                for block, vectors in run_ahead(mapped(after)):
+                    self.retry(database.write, block.ids, vectors)
+                    if callback is not None:
+                        callback(len(block.ids))
+                    yield {"rows": len(block.ids), "sample": block.ids, "files": [], "cursor": block.cursor}
+                # Of rows that move while others are written, a scan passes over some.
+                if not database.rows_move or self.retry(database.count, "new") == self.retry(database.count):
+                    break
+                read, after = reader.unmapped, None
         finally:
             if reader is not database:
                 reader.close()
