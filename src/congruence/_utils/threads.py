@@ -18,8 +18,8 @@ def calm_threads() -> Iterator[None]:
     A linear algebra library waits for the slowest of its threads in every operation. Where a thread is suspended for
     milliseconds, small operations take many times as long as in one thread.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not hasattr(os, "getloadavg") or os.getloadavg()[0] <= _BUSY * cores:
+    # All cores, also if this process may use few: the load is that of the whole machine, in a container, too.
+    if not hasattr(os, "getloadavg") or os.getloadavg()[0] <= _BUSY * (os.cpu_count() or 1):
         yield
         return
     from threadpoolctl import threadpool_limits
