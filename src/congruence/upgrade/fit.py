@@ -11,6 +11,7 @@ import numpy as np
 
 from congruence._utils.columns import read_once, to_rows
 from congruence._utils.ids import is_in
+from congruence._utils.threads import calm_threads
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
 from congruence.compare.origins import check_means, remember_rows
@@ -38,6 +39,7 @@ _SIDES = {"source": "old", "target": "new"}
 FEW = 10
 
 
+@calm_threads()
 def fit(
     old: RowsLike,
     new: RowsLike,
