@@ -19,6 +19,11 @@ JOBS = [
     ["klot.py", "--most", "4000"],
     ["bench_train.py", "--unpaired", "2048", "--pairs", "512"],
     ["bench_jam.py"],
+    ["bench_progressive_memory.py", "--rows", "1000000"],
+    ["bench_migrate.py", "lancedb", "--rows", "100000", "--ways", "mapped copy", "whole"],
+    ["bench_migrate.py", "duckdb", "--rows", "60000", "--rounds", "2", "--ways", "mapped copy", "whole"],
+    ["bench_migrate.py", "sqlite-vec", "--ways", "mapped copy", "whole"],
+    ["bench_migrate.py", "pgvector", "--ways", "mapped copy", "whole"],
 ]
 
 
