@@ -101,7 +101,9 @@ def verified(migration: Migration, bars: Bars, **options: Any) -> Verification:
 
 def print_verification(verification: Verification, migration: Migration) -> None:
     """Print the result of a verification, and how queries must be quantized if the new vectors are."""
-    recalls = f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)})"
+    recalls, before = number(verification.index_recall), verification.index_recall_old
+    if before is not None:
+        recalls = f"{recalls} (old: {number(before)})"
     wrong = f"{verification.wrong} wrong; largest difference {verification.largest_difference:.1e}"
     facts = {
         "rows": f"{verification.rows_old:,} old, {verification.rows_new:,} new",
